@@ -1,0 +1,327 @@
+"""From one stream and one policy to arrays: the only place that calls the kernels.
+
+Results are dicts of arrays named as in `sweep.variables`, shaped (slack, heterogeneity, ...), where slack has
+length 1 for a policy that does not read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweep.errors import InputError, number, whole
+from sweep.kernels import statistics, timeline, token_step
+from sweep.kernels.user_rule import engine_for
+from sweep.policies import Policy
+from sweep.requests import Requests
+from sweep.rules_api import parameters_type
+from sweep.variables import VARIABLES
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+_TIMELINE_RULES = {
+    "round_robin": timeline.ROUND_ROBIN,
+    "queue_aware": timeline.QUEUE_AWARE,
+    "locality_aware": timeline.LOCALITY_AWARE,
+}
+_TOKEN_RULES = {"round_robin": token_step.ROUND_ROBIN, "least_load": token_step.LEAST_LOAD}
+
+# Scratch of one call: long streams and many replicas advance fewer lanes at a time.
+_SCRATCH_BYTES = 128 * 2**20
+
+
+class Stopped(Exception):  # noqa: N818 - a request to stop is not an error
+    """Raised between kernel calls when the caller asked to stop."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The scalars of a run, checked.
+
+    Raises
+    ------
+    InputError
+        For a value out of range.
+    """
+
+    cache_hit_speedup: float = 0.30
+    warmup: int = 0
+    slo_ms: float | None = None
+    steps: int | None = None
+    step_ms: float = 1.0
+
+    def __post_init__(self) -> None:
+        number("cache_hit_speedup", self.cache_hit_speedup, at_least=0, at_most=1)
+        whole("warmup", self.warmup)
+        number("step_ms", self.step_ms, above=0)
+        if self.slo_ms is not None:
+            number("slo_ms", self.slo_ms, at_least=0)
+        if self.steps is not None:
+            whole("steps", self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON-safe values."""
+        return asdict(self)
+
+
+def check_stream(requests: Requests, speeds: Array, engine: str, settings: Settings) -> None:
+    """Raise `InputError` when the stream cannot run on the engine."""
+    if engine == "timeline":
+        return
+    if settings.warmup:
+        raise InputError(f"warmup must be 0 on the engine 'token_step', which measures steps, got {settings.warmup}.")
+    if settings.slo_ms is not None:
+        raise InputError(f"slo_ms is a setting of the engine 'timeline', got {settings.slo_ms:g} for 'token_step'.")
+    if len(requests) and not requests.tokens.any():
+        raise InputError(
+            "The engine 'token_step' serves tokens, but the stream has none; give prompt_tokens or output_tokens, "
+            "or use engine='timeline'."
+        )
+    idle = [float(speed) for speed in speeds.flat if int(speed * 1.0 * token_step.BATCH) == 0]
+    if _steps_of(requests, settings) < 0 and idle:
+        raise InputError(
+            f"A replica of speed {idle[0]:g} serves {token_step.BATCH} x speed = 0 whole tokens a step and never "
+            "drains; raise its speed or give steps."
+        )
+
+
+def cells(
+    requests: Requests,
+    speeds: Array,
+    policy: Policy,
+    slack: Array,
+    seed: int,
+    engine: str,
+    settings: Settings,
+    stop: Callable[[], bool] = lambda: False,
+) -> Arrays:
+    """Simulate one stream under one policy for every slack and row of `speeds`.
+
+    Parameters
+    ----------
+    speeds
+        (heterogeneity, replica).
+    slack
+        (slack,) [ms]; only the first is used when the policy does not read it.
+    seed
+        Of the uniforms that a rule may use.
+    stop
+        Asked between kernel calls.
+
+    Raises
+    ------
+    Stopped
+        When `stop` says so.
+    InputError
+        When a user's rule does not compile or returns a replica that does not exist.
+    """
+    slack = slack if policy.rule.reads_slack else slack[:1]
+    if engine == "token_step":
+        return _token_cells(requests, speeds, policy, settings, stop)
+    run = _user_lanes if policy.rule.function else _built_in_lanes
+    shape = (len(slack), len(speeds))
+    lane_slack = np.repeat(slack, len(speeds))
+    lane_speed = np.tile(speeds, (len(slack), 1))
+    out = statistics.new_statistics(len(lane_slack), speeds.shape[1], len(policy.rule.reasons))
+    slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
+    stream = _Stream.of(requests)
+    for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), user=policy.rule.function is not None):
+        if stop():
+            raise Stopped
+        record, tile = statistics.new_record(len(requests), high - low)
+        run(stream, policy, lane_speed[low:high], lane_slack[low:high], seed, settings, record)
+        part = statistics.Statistics(*(array[low:high] for array in out))
+        statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)
+    return _named(out, shape, settings)
+
+
+def record_of(
+    requests: Requests, speeds: Array, policy: Policy, slack: float, seed: int, settings: Settings
+) -> tuple[statistics.Record, Array]:
+    """Return the record of one cell of the timeline engine, and per request whether it was a cache hit."""
+    record, _ = statistics.new_record(len(requests), 1)
+    run = _user_lanes if policy.rule.function else _built_in_lanes
+    run(_Stream.of(requests), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
+    return record, (record.route[:, 0] & 1).astype(bool)
+
+
+class TokenRecord(NamedTuple):
+    """One cell of the token-step engine: per request the replica and the step of entry (-1 = none), and the load."""
+
+    replica: Array
+    entered: Array
+    load: Array
+
+
+def token_record_of(requests: Requests, speeds: Array, policy: Policy, settings: Settings) -> TokenRecord:
+    """Return the record of one cell of the token-step engine; the load is shaped (step, replica)."""
+    scratch = _TokenScratch(requests, len(speeds), settings)
+    steps = scratch.run(policy, speeds, settings)
+    load = np.empty((steps, len(speeds)), np.int64)
+    scratch.run(policy, speeds, settings, load)
+    return TokenRecord(scratch.replica, scratch.entered, load)
+
+
+class _Stream(NamedTuple):
+    """A stream as the kernels take it; ids that occur once are dropped, since nothing can ever be found again."""
+
+    requests: Requests
+    arrival: Array
+    service: Array
+    prefix: Array
+    session: Array
+    prefixes: int
+    sessions: int
+
+    @classmethod
+    def of(cls, requests: Requests) -> _Stream:
+        prefix, prefixes = _recurring(requests.prefix)
+        session, sessions = _recurring(requests.session)
+        return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
+
+
+def _recurring(ids: Array) -> tuple[Array, int]:
+    """Return dense ids of the keys that occur at least twice, -1 for all others, and how many there are."""
+    again = np.bincount(ids + 1) >= 2
+    again[:1] = False
+    dense = np.where(again, np.cumsum(again) - 1, -1)
+    return dense[ids + 1], int(again.sum())
+
+
+def _lane_groups(stream: _Stream, replicas: int, lanes: int, *, user: bool) -> list[tuple[int, int]]:
+    words = (replicas + 63) // 64
+    per_lane = 8 * (3 * len(stream.arrival) + stream.prefixes * words + stream.sessions + 2 * replicas)
+    together = 1 if user else int(np.clip(_SCRATCH_BYTES // max(per_lane, 1), 1, timeline.LANES))
+    return list(pairwise([*range(0, lanes, together), lanes]))
+
+
+def _built_in_lanes(
+    stream: _Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
+) -> None:
+    timeline.run_lanes(
+        _TIMELINE_RULES[policy.name],
+        *stream[1:],
+        np.ascontiguousarray(speed.T),
+        slack,
+        float(settings.cache_hit_speedup),
+        settings.warmup,
+        record,
+    )
+
+
+def _user_lanes(
+    stream: _Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
+) -> None:
+    from numba.core.errors import NumbaError
+
+    function = policy.rule.function
+    assert function is not None
+    parameters = parameters_type(tuple(policy.parameters))(float(slack[0]), *policy.parameters.values())
+    requests = stream.requests
+    try:
+        wrong = engine_for(function)(
+            requests.arrival_ms,
+            requests.service_ms,
+            requests.prompt_tokens,
+            requests.output_tokens,
+            requests.prefix,
+            requests.session,
+            requests.prefix_count,
+            requests.session_count,
+            np.ascontiguousarray(speed[0]),
+            parameters,
+            np.uint64(seed),
+            float(settings.cache_hit_speedup),
+            settings.warmup,
+            record,
+        )
+    except NumbaError as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {reason}") from error
+    if wrong >= 0:
+        raise InputError(
+            f"The rule of policy {policy.name!r} sent request {wrong} to a replica that does not exist; "
+            f"it must return a whole number from 0 to {speed.shape[1] - 1}."
+        )
+
+
+def _named(out: statistics.Statistics, shape: tuple[int, int], settings: Settings) -> Arrays:
+    per_cell = {name: out.scalars[:, column] for column, name in enumerate(statistics.COLUMNS)}
+    if settings.slo_ms is None:
+        del per_cell["slo_attainment"]
+    per_cell |= {
+        "replica_requests": out.requests,
+        "replica_busy_ms": out.busy,
+        "reason_count": out.reasons,
+        "mean_queue_wait_ms_by_reason": out.mean_by,
+        "p99_queue_wait_ms_by_reason": out.p99_by,
+    }
+    return _typed(per_cell, "timeline", shape)
+
+
+def _typed(per_cell: Arrays, engine: str, shape: tuple[int, int]) -> Arrays:
+    """Return the arrays with the integer variables as integers and the leading axis split into `shape`."""
+    return {
+        name: array.astype(np.int64 if VARIABLES[engine][name].integer else np.float64).reshape(*shape, *array.shape[1:])
+        for name, array in per_cell.items()
+    }
+
+
+def _steps_of(requests: Requests, settings: Settings) -> int:
+    steps = requests.steps if settings.steps is None else settings.steps
+    return -1 if steps is None else steps
+
+
+class _TokenScratch:
+    """A stream as the token-step kernel takes it, and the arrays that it fills."""
+
+    def __init__(self, requests: Requests, replicas: int, settings: Settings) -> None:
+        self.step = np.floor(requests.arrival_ms / settings.step_ms).astype(np.int64)
+        self.tokens = requests.tokens
+        self.steps = _steps_of(requests, settings)
+        self.replica = np.empty(len(requests), np.int64)
+        self.entered = np.empty(len(requests), np.int64)
+        self.scalars = np.empty(len(token_step.COLUMNS))
+        self.cumulative = np.empty(replicas, np.int64)
+
+    def run(self, policy: Policy, speed: Array, settings: Settings, load: Array | None = None) -> int:
+        if load is None:
+            load = np.empty((0, len(speed)), np.int64)
+        steps: int = token_step.run_token_cell(
+            _TOKEN_RULES[policy.name],
+            float(policy.parameters.get("in_service_weight", 1.0)),
+            self.step,
+            self.tokens,
+            speed,
+            float(settings.step_ms),
+            self.steps,
+            load,
+            self.replica,
+            self.entered,
+            self.scalars,
+            self.cumulative,
+        )
+        return steps
+
+
+def _token_cells(
+    requests: Requests, speeds: Array, policy: Policy, settings: Settings, stop: Callable[[], bool]
+) -> Arrays:
+    rows, replicas = speeds.shape
+    scratch = _TokenScratch(requests, replicas, settings)
+    scalars = np.empty((rows, len(token_step.COLUMNS)))
+    cumulative = np.empty((rows, replicas), np.int64)
+    for h in range(rows):
+        if stop():
+            raise Stopped
+        scratch.run(policy, speeds[h], settings)
+        scalars[h] = scratch.scalars
+        cumulative[h] = scratch.cumulative
+    per_cell: Arrays = {name: scalars[:, column] for column, name in enumerate(token_step.COLUMNS)}
+    return _typed(per_cell | {"cumulative_load_tokens": cumulative}, "token_step", (1, rows))

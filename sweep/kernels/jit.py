@@ -1,0 +1,70 @@
+"""The one place that sets Numba's options and decides where compiled kernels are kept.
+
+Numba's disk cache notices a change of the file a kernel stands in, but not of the kernels it calls in
+other files. The cache folder is therefore named by a hash of every file of `sweep.kernels`: a change
+anywhere starts an empty folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_HERE = Path(__file__).parent
+
+
+def sources_hash() -> str:
+    """Return a hash of the sources that decide numbers: every file of `sweep.kernels`."""
+    digest = hashlib.sha256()
+    for path in sorted(_HERE.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> str:
+    # Numba does not key its cache by NUMBA_BOUNDSCHECK, so checked code gets a folder of its own.
+    name = sources_hash() + ("-checked" if numba.config.BOUNDSCHECK else "")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    user = f"sweep-{os.getuid()}" if hasattr(os, "getuid") else "sweep"
+    candidates = [numba.config.CACHE_DIR, os.path.join(home, "sweep"), os.path.join(tempfile.gettempdir(), user)]
+    for folder in filter(None, candidates):
+        path = Path(folder) / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                return str(path)
+        except OSError:
+            continue
+    return ""
+
+
+_FOLDER = _cache_folder()
+
+
+def kernel(function: Function) -> Function:
+    """Compile `function` on its first call; the result is kept on disk for later processes.
+
+    ``nogil`` lets one thread per block run in parallel. There is no ``fastmath``, so results do not
+    depend on the vector width, and no ``parallel``, which aborts when two threads enter it.
+    """
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _FOLDER
+    try:
+        compiled: Function = numba.njit(nogil=True, cache=bool(_FOLDER), error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return compiled
+
+
+def kernel_in_memory(function: Function) -> Function:
+    """Compile `function` for this process only: for closures over a user's rule, which no disk cache serves."""
+    compiled: Function = numba.njit(nogil=True, error_model="numpy")(function)
+    return compiled

@@ -1,0 +1,86 @@
+"""The timeline engine around a user's own rule, one cell at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sweep.kernels.jit import kernel_in_memory
+from sweep.kernels.random import ROUTING, uniform
+from sweep.rules_api import UNIFORMS, Request, View
+
+
+@cache
+def engine_for(rule: Callable[..., int]) -> Any:
+    """Return the engine that routes by `rule`, compiled once per process.
+
+    The engine fills lane 0 of a `Record` and returns -1, or the index of the first request that the rule sent to
+    a replica that does not exist.
+    """
+    route_one = kernel_in_memory(rule)
+
+    @kernel_in_memory
+    def run_cell(
+        arrival, service, prompt, output, prefix, session, prefixes, sessions,
+        speed, parameters, seed, speedup, warmup, record,
+    ):  # fmt: skip
+        replicas = speed.size
+        available = np.zeros(replicas, np.float64)
+        served = np.zeros(replicas, np.int64)
+        wait = np.empty(replicas, np.float64)
+        holds = np.empty(replicas, np.bool_)
+        draws = np.empty(UNIFORMS, np.float64)
+        # The last row, which index -1 reaches, stands for "none" and is never written.
+        held = np.zeros((prefixes + 1, replicas), np.bool_)
+        owners = np.full(sessions + 1, -1, np.int64)
+        moves = 0.0
+        variance = 0.0
+        peak = 0.0
+        for i in range(arrival.size):
+            t = arrival[i]
+            total = 0.0
+            for r in range(replicas):
+                wait[r] = max(0.0, available[r] - t)
+                holds[r] = held[prefix[i], r]
+                total += wait[r]
+            squares = 0.0
+            if replicas > 1:
+                mean = total / replicas
+                for r in range(replicas):
+                    squares += (wait[r] - mean) * (wait[r] - mean)
+                squares /= replicas - 1
+            for k in range(UNIFORMS):
+                draws[k] = uniform(seed, ROUTING, UNIFORMS * i + k)
+            owner = owners[session[i]]
+            view = View(t, wait, holds, owner, speed, served, draws)
+            request = Request(i, t, service[i], prefix[i], session[i], prompt[i], output[i])
+            r = np.int64(route_one(view, request, parameters))
+            if r < 0 or r >= replicas:
+                return i
+            hit = held[prefix[i], r]
+            begin = max(t, available[r])
+            took = (service[i] * (1.0 - speedup) if hit else service[i]) / speed[r]
+            available[r] = begin + took
+            served[r] += 1
+            if prefix[i] >= 0:
+                held[prefix[i], r] = True
+            if session[i] >= 0:
+                owners[session[i]] = r
+            if i >= warmup:
+                variance += squares
+                peak = max(peak, squares)
+                if owner >= 0 and owner != r:
+                    moves += 1.0
+            record.start[i, 0] = begin
+            record.effective[i, 0] = took
+            record.replica[i, 0] = r
+            record.route[i, 0] = np.uint8(hit)
+        record.moves[0] = moves
+        record.variance[0] = variance
+        record.peak[0] = peak
+        return -1
+
+    return run_cell

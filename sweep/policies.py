@@ -1,0 +1,274 @@
+"""The catalogue of routing policies: names, parameters, signals, tie-breaks and sources."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweep.errors import InputError, distinct, number, unknown
+RuleFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a policy: its default, the range allowed and a sentence."""
+
+    default: float
+    sentence: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of the catalogue: what a policy does, what it reads and where it comes from.
+
+    ``reasons`` are the values of ``route_reason`` in the order of the codes that the kernels record.
+    ``function`` is a user's own rule (see `register`); the built-in rules live in the kernels.
+    """
+
+    name: str
+    sentence: str
+    engines: tuple[str, ...]
+    reasons: tuple[str, ...]
+    signals: str
+    ties: str
+    source: str
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    reads_slack: bool = False
+    function: RuleFunction | None = None
+
+
+_BUILT_IN = (
+    Rule(
+        "round_robin",
+        "Request i goes to replica i mod R.",
+        engines=("timeline", "token_step"),
+        reasons=("round_robin",),
+        signals="none",
+        ties="none",
+        source="nginx and vLLM production-stack `roundrobin`; the DPLB baseline",
+    ),
+    Rule(
+        "queue_aware",
+        "The replica with the smallest queue wait.",
+        engines=("timeline",),
+        reasons=("shortest_queue",),
+        signals="queue wait, live",
+        ties="lowest index",
+        source="least work; equals the central queue M/M/c on equal replicas",
+    ),
+    Rule(
+        "locality_aware",
+        "The session's owner, else a replica that holds the prefix, if its queue wait is within `slack` "
+        "of the shortest; else the shortest queue.",
+        engines=("timeline",),
+        reasons=("sticky_session", "prefix_locality", "queue_fallback"),
+        signals="queue wait, session owner, prefix caches, live",
+        ties="smaller wait, then lowest index",
+        source="PAR-REPLICA serving replica routing",
+        reads_slack=True,
+    ),
+    Rule(
+        "least_load",
+        "The replica with the smallest load: queued tokens plus `in_service_weight` times those in service.",
+        engines=("token_step",),
+        reasons=("least_load",),
+        signals="tokens queued and in service, live",
+        ties="lowest index",
+        source="DPLB least load; weight 0.5 is its discounted in-flight variant",
+        parameters={
+            "in_service_weight": Parameter(1.0, "weight of the tokens in service", at_least=0.0),
+        },
+    ),
+)
+
+_RULES: dict[str, Rule] = {rule.name: rule for rule in _BUILT_IN}
+
+
+def catalogue() -> tuple[Rule, ...]:
+    """Return every rule known, built-in ones first, in catalogue order."""
+    return tuple(_RULES.values())
+
+
+def rule_named(name: str) -> Rule:
+    """Return the catalogue entry of `name`; raise `InputError` with the nearest name if there is none."""
+    if name not in _RULES:
+        raise unknown("policy", name, _RULES)
+    return _RULES[name]
+
+
+@dataclass(frozen=True, init=False)
+class Policy:
+    """A routing rule with its parameters.
+
+    Parameters
+    ----------
+    name
+        A name of the catalogue (`sweep policies` lists it).
+    **parameters
+        Values for the rule's parameters; those left out keep their defaults.
+
+    Raises
+    ------
+    InputError
+        For an unknown name or parameter, or a value out of range.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> sweep.Policy("least_load", in_service_weight=0.5).label
+    'least_load(in_service_weight=0.5)'
+    >>> sweep.Policy.parse("least_load(in_service_weight=1.0)").label
+    'least_load'
+    """
+
+    name: str
+    parameters: Mapping[str, float]
+    # Held, not looked up: a policy that travels to another process takes its rule along.
+    rule: Rule = field(compare=False, repr=False)
+
+    def __init__(self, name: str, **parameters: Any) -> None:
+        rule = rule_named(name)
+        for key in parameters:
+            if key not in rule.parameters:
+                if not rule.parameters:
+                    raise InputError(f"Policy {name!r} has no parameters, got {key!r}.")
+                raise unknown(f"parameter of policy {name!r}", key, rule.parameters)
+        values = {
+            key: number(
+                f"Parameter {key!r} of policy {name!r}",
+                parameters.get(key, spec.default),
+                at_least=spec.at_least,
+                at_most=spec.at_most,
+            )
+            for key, spec in rule.parameters.items()
+        }
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "parameters", values)
+        object.__setattr__(self, "rule", rule)
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.parameters.items())))
+
+    @property
+    def label(self) -> str:
+        """Return the name, followed by the parameters that differ from their defaults."""
+        changed = [
+            f"{key}={value:g}" if float(f"{value:g}") == value else f"{key}={value!r}"
+            for key, value in self.parameters.items()
+            if value != self.rule.parameters[key].default
+        ]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+    @classmethod
+    def parse(cls, text: str) -> Policy:
+        """Return the policy that a label such as ``least_load(in_service_weight=0.5)`` names."""
+        match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
+        if match is None:
+            raise InputError(f"Policy {text!r} is not of the form name or name(parameter=value, ...).")
+        name, inner = match.groups()
+        parameters = {}
+        for part in filter(None, (part.strip() for part in (inner or "").split(","))):
+            key, equals, value = part.partition("=")
+            try:
+                parameters[key.strip()] = ast.literal_eval(value.strip())
+            except (SyntaxError, ValueError):
+                equals = ""
+            if not equals:
+                raise InputError(
+                    f"Policy {text!r}: {part!r} is not of the form parameter=value with a number as value."
+                )
+        return cls(name, **parameters)
+
+
+def register(
+    name: str, *, reads_slack: bool = False, parameters: Mapping[str, float] | None = None
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Make a plain function a policy that is swept beside the built-in ones, on the engine ``timeline``.
+
+    Parameters
+    ----------
+    name
+        Its name in the catalogue; also the reason recorded for every request that it routes.
+    reads_slack
+        Whether the rule reads ``parameters.slack``. If not, it is simulated once for all slacks.
+    parameters
+        Names and defaults of the rule's own parameters, all numbers.
+
+    Returns
+    -------
+    A decorator that returns the function unchanged. The function takes ``(view, request, parameters)``, see
+    `sweep.rules_api`, and returns the index of a replica. It is compiled by Numba in a sweep (once per process)
+    and run as plain Python by `sweep.reference`.
+
+    Raises
+    ------
+    InputError
+        For a name that is not an identifier or that a built-in policy has, a function that takes other
+        arguments, or a parameter that is not a number. Registering one's own name again replaces the rule.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> @sweep.register("least_served")
+    ... def least_served(view, request, parameters):
+    ...     return view.served.argmin()
+    >>> sweep.Policy("least_served").label
+    'least_served'
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise InputError(f"A policy's name must be a plain identifier such as 'my_rule', got {name!r}.")
+    if name in _RULES and _RULES[name].function is None:
+        raise InputError(f"Policy {name!r} is built in; give your rule another name.")
+    defaults = {}
+    for key, default in (parameters or {}).items():
+        if not key.isidentifier() or key.startswith("_") or key == "slack":
+            raise InputError(f"Parameter {key!r} of policy {name!r} must be a plain identifier other than 'slack'.")
+        defaults[key] = Parameter(number(f"Default of parameter {key!r} of policy {name!r}", default))
+
+    def add(function: RuleFunction) -> RuleFunction:
+        if not inspect.isfunction(function) or len(inspect.signature(function).parameters) != 3:
+            raise InputError(f"The rule of policy {name!r} must be a function of (view, request, parameters).")
+        _RULES[name] = Rule(
+            name,
+            (inspect.getdoc(function) or "A rule of your own.").splitlines()[0],
+            engines=("timeline",),
+            reasons=(name,),
+            signals="its own",
+            ties="its own",
+            source=f"registered from {function.__module__}",
+            parameters=defaults,
+            reads_slack=reads_slack,
+            function=function,
+        )
+        return function
+
+    return add
+
+
+def as_policies(policy: str | Policy | Iterable[str | Policy], engine: str) -> tuple[Policy, ...]:
+    """Return the policies asked for, each checked to run on `engine` and none twice."""
+    given = [policy] if isinstance(policy, (str, Policy)) else list(policy)
+    if not given:
+        raise InputError(f"policy is empty; choose from {', '.join(names_for(engine))}.")
+    policies = tuple(Policy.parse(item) if isinstance(item, str) else item for item in given)
+    for item in policies:
+        if not isinstance(item, Policy):
+            raise InputError(f"policy must be a name or a sweep.Policy, got {item!r}.")
+        if engine not in item.rule.engines:
+            raise InputError(
+                f"Policy {item.name!r} does not run on the engine {engine!r} (it runs on "
+                f"{', '.join(item.rule.engines)}); policies of {engine!r}: {', '.join(names_for(engine))}."
+            )
+    distinct("policy", [item.label for item in policies])
+    return policies
+
+
+def names_for(engine: str) -> list[str]:
+    """Return the names of the policies that run on `engine`, in catalogue order."""
+    return [rule.name for rule in catalogue() if engine in rule.engines]
