@@ -1,0 +1,244 @@
+"""What serves: one vector of replica speeds per value of heterogeneity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sweep.errors import InputError, distinct, number, whole
+
+FloatArray = NDArray[np.float64]
+Levels = float | Sequence[float] | NDArray[Any]
+
+
+class Fleet:
+    """Replica speeds along heterogeneity. A replica of speed 2 serves a request in half its nominal time.
+
+    The named constructors keep the total speed at the number of replicas along heterogeneity, so that the
+    axis changes how unequal the replicas are and not how loaded they are.
+
+    Parameters
+    ----------
+    speeds
+        Shaped (heterogeneity, replica), or (replica,) for one vector; used as given.
+    heterogeneity
+        A number per row that names it; the coefficient of variation of its speeds when left out.
+
+    Raises
+    ------
+    InputError
+        For speeds that are not positive and finite or not a rectangle, and for heterogeneities that do not
+        number the rows or are not distinct.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> sweep.Fleet.one_slow(replicas=4, heterogeneity=[0.0, 0.5]).speeds.round(3).tolist()
+    [[1.0, 1.0, 1.0, 1.0], [1.143, 1.143, 1.143, 0.571]]
+    >>> sweep.Fleet.fixed([1.0, 0.5])
+    Fleet(2 replicas, heterogeneity=[0.3333333333333333])
+    """
+
+    __slots__ = ("_heterogeneity", "_speeds")
+
+    _speeds: FloatArray
+    _heterogeneity: FloatArray
+
+    def __init__(self, speeds: ArrayLike, heterogeneity: Levels | None = None) -> None:
+        self._speeds = _checked_speeds(speeds)
+        if heterogeneity is None:
+            levels = _variation(self._speeds)
+            if len(set(levels)) < len(levels):
+                raise InputError("Two rows of speeds are equally unequal; give heterogeneity, a number per row.")
+        else:
+            levels = _levels(heterogeneity, number)
+        if len(levels) != len(self._speeds):
+            raise InputError(
+                f"heterogeneity has {len(levels)} values for {len(self._speeds)} rows of speeds; give one per row."
+            )
+        self._heterogeneity = np.array(levels)
+        self._speeds.flags.writeable = self._heterogeneity.flags.writeable = False
+
+    @property
+    def speeds(self) -> FloatArray:
+        """Return the speeds, float64 (heterogeneity, replica), read-only."""
+        return self._speeds
+
+    @property
+    def heterogeneity(self) -> FloatArray:
+        """Return the value that names each row of `speeds`, float64 (heterogeneity,), read-only."""
+        return self._heterogeneity
+
+    @property
+    def replicas(self) -> int:
+        """Return the number of replicas."""
+        return int(self._speeds.shape[1])
+
+    @classmethod
+    def one_slow(cls, replicas: int, heterogeneity: Levels, *, constant_capacity: bool = True) -> Fleet:
+        """Return a fleet whose last replica runs at (1 - h) times the speed of the others.
+
+        Parameters
+        ----------
+        replicas
+            How many, N >= 1.
+        heterogeneity
+            One h or several, 0 <= h < 1.
+        constant_capacity
+            Scale all speeds by N / (N - h), so that they sum to N.
+
+        Raises
+        ------
+        InputError
+            For an h out of range or given twice, or no replicas.
+        """
+        count = whole("replicas", replicas, at_least=1)
+        levels = _levels(heterogeneity, partial(number, at_least=0.0, below=1.0))
+        speeds = np.ones((len(levels), count))
+        speeds[:, -1] = 1.0 - np.array(levels)
+        if constant_capacity:
+            speeds *= count / (count - np.array(levels))[:, None]
+        return cls(speeds, levels)
+
+    @classmethod
+    def spread(cls, replicas: int, heterogeneity: Levels, *, constant_capacity: bool = True) -> Fleet:
+        """Return a fleet whose speeds fall geometrically from 1 to 1/ratio, the last replica being the slowest.
+
+        Parameters
+        ----------
+        replicas
+            How many, N >= 1.
+        heterogeneity
+            One ratio of the fastest to the slowest or several, each >= 1.
+        constant_capacity
+            Scale the speeds to sum to N.
+
+        Raises
+        ------
+        InputError
+            For a ratio out of range or given twice, or no replicas.
+        """
+        count = whole("replicas", replicas, at_least=1)
+        levels = _levels(heterogeneity, partial(number, at_least=1.0, at_most=1e9))
+        speeds = np.array(levels)[:, None] ** -np.linspace(0.0, 1.0, count)
+        return cls(_scaled(speeds) if constant_capacity else speeds, levels)
+
+    @classmethod
+    def lognormal(cls, replicas: int, heterogeneity: Levels, *, seed: int = 0, constant_capacity: bool = True) -> Fleet:
+        """Return a fleet with speeds drawn from a lognormal distribution of mean 1, one draw per replica.
+
+        Parameters
+        ----------
+        replicas
+            How many, N >= 1.
+        heterogeneity
+            One coefficient of variation of the distribution or several, 0 <= CV <= 100. All are made from the
+            same draws, so that the axis stretches one fleet.
+        seed
+            Of the draws.
+        constant_capacity
+            Scale the speeds to sum to N.
+
+        Raises
+        ------
+        InputError
+            For a CV out of range or given twice, a bad seed, or no replicas.
+        """
+        count = whole("replicas", replicas, at_least=1)
+        levels = _levels(heterogeneity, partial(number, at_least=0.0, at_most=100.0))
+        normal = np.random.default_rng(whole("seed", seed)).standard_normal(count)
+        variance = np.log1p(np.square(levels))[:, None]
+        speeds = np.exp(np.sqrt(variance) * normal - variance / 2.0)
+        return cls(_scaled(speeds) if constant_capacity else speeds, levels)
+
+    @classmethod
+    def fixed(cls, speeds: ArrayLike) -> Fleet:
+        """Return one vector of speeds as given, (replica,); its heterogeneity is its coefficient of variation.
+
+        Raises
+        ------
+        InputError
+            For speeds that are not one row of positive finite numbers.
+        """
+        fleet = cls(speeds)
+        if len(fleet.speeds) != 1:
+            raise InputError(f"speeds must be one row, got {len(fleet.speeds)}; Fleet(speeds) takes several.")
+        return fleet
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-safe dict from which `from_dict` rebuilds the fleet exactly."""
+        return {"speeds": self.speeds.tolist(), "heterogeneity": self.heterogeneity.tolist()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Fleet:
+        """Return the fleet that `to_dict` wrote; `InputError` for anything else."""
+        if not isinstance(content, Mapping) or set(content) != {"speeds", "heterogeneity"}:
+            raise InputError(f"A stored fleet has the keys 'speeds' and 'heterogeneity', got {content!r:.80}.")
+        return cls(**content)
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 (hex) of the speeds and heterogeneities."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fleet) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle would not keep the read-only flags.
+        return (Fleet, (self.speeds, self.heterogeneity))
+
+    def __repr__(self) -> str:
+        noun = "replica" if self.replicas == 1 else "replicas"
+        return f"Fleet({self.replicas} {noun}, heterogeneity={self.heterogeneity.tolist()})"
+
+
+def _checked_speeds(speeds: ArrayLike) -> FloatArray:
+    try:
+        table = np.asarray(speeds)
+    except ValueError:  # rows of unequal length
+        table = np.empty(())
+    if table.ndim == 1:
+        table = table[None, :]
+    if table.ndim != 2:
+        raise InputError(
+            f"speeds must be one row of numbers, one per replica, or rows of equal length, got {speeds!r:.60}."
+        )
+    if not table.size:
+        raise InputError("speeds is empty; give at least one replica.")
+    place = " in row {}" if len(table) > 1 else ""
+    return np.array(
+        [
+            [number(f"Speed of replica {i}{place.format(row)}", speed, above=0.0) for i, speed in enumerate(speeds_of)]
+            for row, speeds_of in enumerate(table.tolist())
+        ]
+    )
+
+
+def _levels(heterogeneity: Levels, check: Callable[[str, Any], float]) -> list[float]:
+    """Return the heterogeneities given, one or several, each checked and none twice."""
+    given = heterogeneity.tolist() if isinstance(heterogeneity, np.ndarray) else heterogeneity
+    values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not values:
+        raise InputError("heterogeneity is empty; give at least one value.")
+    levels = [check("heterogeneity", value) for value in values]
+    distinct("heterogeneity", levels)
+    return levels
+
+
+def _variation(speeds: FloatArray) -> list[float]:
+    # Equal speeds are made exactly 0: the rounding of their mean would leave 1e-17.
+    return [0.0 if np.ptp(row) == 0.0 else float(row.std() / row.mean()) for row in speeds]
+
+
+def _scaled(speeds: FloatArray) -> FloatArray:
+    scaled: FloatArray = speeds * (speeds.shape[1] / speeds.sum(axis=1, keepdims=True))
+    return scaled

@@ -1,0 +1,464 @@
+"""One realised request stream as arrays, and the model that turns tokens into service time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sweep import columns as checked
+from sweep.columns import NONE, FloatArray, IntArray, Label, Where
+from sweep.errors import InputError, number, unknown, whole
+
+RECORD_FIELDS = ("request_id", "arrival_ms", "service_ms", "prefix_key", "session_id", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class ServiceModel:
+    """How long a request of so many tokens occupies a replica of speed 1.
+
+    It is the share of the replica's *throughput* that a request takes, which is what queues form on. It is
+    not the request's latency under batching, where many requests share each decoding step.
+
+    Parameters
+    ----------
+    base_ms
+        Time per request, whatever its size [ms].
+    prefill_ms_per_token
+        Time per prompt token [ms].
+    decode_ms_per_token
+        Time per output token [ms].
+
+    Raises
+    ------
+    InputError
+        For a value that is negative or not finite.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> sweep.ServiceModel(base_ms=5.0).service_ms([100, 0], [10, 1]).tolist()
+    [35.0, 7.0]
+    """
+
+    base_ms: float = 0.0
+    prefill_ms_per_token: float = 0.1
+    decode_ms_per_token: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("base_ms", "prefill_ms_per_token", "decode_ms_per_token"):
+            object.__setattr__(self, name, number(name, getattr(self, name), at_least=0.0))
+
+    def service_ms(self, prompt_tokens: ArrayLike, output_tokens: ArrayLike) -> FloatArray:
+        """Return the service time at speed 1 [ms] of each request, shaped like the arrays given."""
+        prompt = np.asarray(prompt_tokens, dtype=np.float64)
+        output = np.asarray(output_tokens, dtype=np.float64)
+        service: FloatArray = self.base_ms + self.prefill_ms_per_token * prompt + self.decode_ms_per_token * output
+        return service
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Requests:
+    """One realised stream of n requests, sorted by arrival; requests that arrive together keep their order.
+
+    Build one with `from_arrays`, `from_records` or `from_csv`, which check what they are given; the
+    constructor itself checks nothing and is for code that made the arrays. All arrays are read-only.
+
+    Attributes
+    ----------
+    arrival_ms, service_ms : float64 (n,)
+        Arrival, and service time at speed 1 [ms].
+    prompt_tokens, output_tokens : int64 (n,)
+        Sizes; zero when unknown.
+    prefix, session : int64 (n,)
+        Ids from 0, -1 = none; `prefix_labels` and `session_labels` hold the original keys, indexed by id.
+    request_id : int64 or object (n,)
+        Whole numbers or strings. They label requests and need not be unique.
+    steps : int or None
+        How many steps the token engine runs when the caller does not say; None = until drained.
+    attrs : dict
+        What a reader did. Not part of the stream's identity.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> sweep.Requests.from_arrays([0.0, 4.0], [10.0, 10.0], session=["a", "a"])
+    Requests(2 requests over 4.0 ms, 0 prefixes, 1 session)
+    """
+
+    arrival_ms: FloatArray
+    service_ms: FloatArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    prefix: IntArray
+    session: IntArray
+    request_id: NDArray[Any]
+    prefix_labels: Sequence[Label] = ()
+    session_labels: Sequence[Label] = ()
+    steps: int | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in _ARRAYS:
+            getattr(self, name).flags.writeable = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickle does not keep an array's read-only flag.
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def __len__(self) -> int:
+        return len(self.arrival_ms)
+
+    def __repr__(self) -> str:
+        def some(count: int, noun: str, plural: str) -> str:
+            return f"{count} {noun if count == 1 else plural}"
+
+        return (
+            f"Requests({some(len(self), 'request', 'requests')} over {self._window_ms:.1f} ms, "
+            f"{some(self.prefix_count, 'prefix', 'prefixes')}, {some(self.session_count, 'session', 'sessions')})"
+        )
+
+    @property
+    def tokens(self) -> IntArray:
+        """Return the size of each request [tokens], prompt and output: what the token engine serves."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def prefix_count(self) -> int:
+        """Return how many prefix ids there are; every id lies below it."""
+        return len(self.prefix_labels)
+
+    @property
+    def session_count(self) -> int:
+        """Return how many session ids there are; every id lies below it."""
+        return len(self.session_labels)
+
+    @property
+    def _window_ms(self) -> float:
+        return float(self.arrival_ms[-1] - self.arrival_ms[0]) if len(self) else 0.0
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrival_ms: ArrayLike,
+        service_ms: ArrayLike,
+        *,
+        prompt_tokens: ArrayLike | None = None,
+        output_tokens: ArrayLike | None = None,
+        prefix: ArrayLike | None = None,
+        session: ArrayLike | None = None,
+        request_id: ArrayLike | None = None,
+        steps: int | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Requests:
+        """Return the stream that n rows describe, each array of shape (n,), in any order.
+
+        Parameters
+        ----------
+        arrival_ms, service_ms
+            Arrival, and service time at speed 1 [ms].
+        prompt_tokens, output_tokens
+            Whole numbers; zeros when left out.
+        prefix, session
+            Keys: whole numbers with -1 for none, or strings (and whole numbers) with None for none.
+        request_id
+            Strings or whole numbers; the row number when left out.
+        steps
+            Steps of the token engine; None = until drained.
+        attrs
+            Notes to keep with the stream; JSON-safe values.
+
+        Raises
+        ------
+        InputError
+            Naming the row and the column, for a value that is missing, not a number, not finite or negative.
+
+        Examples
+        --------
+        >>> import sweep
+        >>> requests = sweep.Requests.from_arrays([3.0, 1.0], [10.0, 20.0], prefix=["chat", None])
+        >>> requests.service_ms.tolist(), requests.prefix.tolist(), requests.request_id.tolist()
+        ([20.0, 10.0], [-1, 0], [1, 0])
+        """
+        columns = {
+            "arrival_ms": arrival_ms,
+            "service_ms": service_ms,
+            "prompt_tokens": prompt_tokens,
+            "output_tokens": output_tokens,
+            "prefix": prefix,
+            "session": session,
+            "request_id": request_id,
+        }
+        return assemble(columns, where="row {}".format, steps=steps, attrs=attrs)
+
+    @classmethod
+    def from_records(cls, records: Iterable[Mapping[str, Any]]) -> Requests:
+        """Return the stream of a list of dicts, sorted by (arrival_ms, request_id).
+
+        Parameters
+        ----------
+        records
+            Dicts with ``arrival_ms`` and ``service_ms`` and, optionally, ``request_id`` (all or none; the
+            position otherwise), ``prefix_key``, ``session_id`` (None or missing = none), ``prompt_tokens``
+            and ``output_tokens`` (missing = 0). They are not changed.
+
+        Raises
+        ------
+        InputError
+            Naming the record and the field that is missing, unknown or bad.
+
+        Examples
+        --------
+        >>> import sweep
+        >>> records = [{"request_id": "a", "arrival_ms": 0.0, "service_ms": 10.0, "session_id": "alice"}]
+        >>> sweep.Requests.from_records(records).to_records()[0]["prefix_key"] is None
+        True
+        """
+        if isinstance(records, Mapping) or not isinstance(records, Iterable):
+            raise InputError(f"records must be a list of dicts, got {type(records).__name__}.")
+        rows = list(records)
+        known = set(RECORD_FIELDS)
+        for row, record in enumerate(rows):
+            if not isinstance(record, Mapping):
+                raise InputError(f"record {row}: must be a dict, got {record!r}.")
+            if not known.issuperset(record):
+                stranger = next(key for key in record if key not in known)
+                raise InputError(f"record {row}: {unknown('field', stranger, RECORD_FIELDS)}")
+            for name in ("arrival_ms", "service_ms"):
+                if name not in record:
+                    raise InputError(f"record {row}: {name} is missing.")
+        named = ["request_id" in record for record in rows]
+        if any(named) and not all(named):
+            raise InputError(f"record {named.index(False)}: request_id is missing; give it in every record or in none.")
+        columns = {
+            "arrival_ms": [record["arrival_ms"] for record in rows],
+            "service_ms": [record["service_ms"] for record in rows],
+            "prompt_tokens": [record.get("prompt_tokens", 0) for record in rows],
+            "output_tokens": [record.get("output_tokens", 0) for record in rows],
+            "prefix": checked.objects([record.get("prefix_key") for record in rows]),
+            "session": checked.objects([record.get("session_id") for record in rows]),
+            "request_id": checked.objects([record["request_id"] for record in rows]) if all(named) else None,
+        }
+        names = {"prefix": "prefix_key", "session": "session_id"}
+        return assemble(columns, where="record {}".format, names=names, ties_by_id=True)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the stream as dicts that `from_records` reads back; token fields only where a size is known."""
+        columns: dict[str, list[Any]] = {
+            "request_id": self.request_id.tolist(),
+            "arrival_ms": self.arrival_ms.tolist(),
+            "service_ms": self.service_ms.tolist(),
+            "prefix_key": [None if key < 0 else self.prefix_labels[key] for key in self.prefix.tolist()],
+            "session_id": [None if key < 0 else self.session_labels[key] for key in self.session.tolist()],
+        }
+        if self.prompt_tokens.any() or self.output_tokens.any():
+            columns["prompt_tokens"] = self.prompt_tokens.tolist()
+            columns["output_tokens"] = self.output_tokens.tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str], service: ServiceModel | None = None) -> Requests:
+        """Return the stream of a CSV file: an Azure LLM inference trace or one with the fields of a record.
+
+        Parameters
+        ----------
+        path
+            The file; `sweep.traces.read_csv` describes both formats.
+        service
+            Turns tokens into service time where the file has none; ``ServiceModel()`` when left out.
+
+        Raises
+        ------
+        InputError
+            Naming file, line and column.
+        """
+        from sweep.traces import read_csv
+
+        return read_csv(path, service)
+
+    def offered_load(self, replicas: float) -> float:
+        """Return the work that arrives per unit of capacity: at 1 or more the fleet does not keep up.
+
+        Parameters
+        ----------
+        replicas
+            Total speed of the fleet: the number of replicas when all run at speed 1.
+
+        Returns
+        -------
+        float
+            Sum of the service times / ((last - first arrival) * `replicas`); NaN when that window is empty.
+
+        Examples
+        --------
+        >>> import sweep
+        >>> sweep.Requests.from_arrays([0.0, 10.0], [8.0, 8.0]).offered_load(replicas=2)
+        0.8
+        """
+        capacity = number("replicas", replicas, above=0.0) * self._window_ms
+        return float(self.service_ms.sum()) / capacity if capacity > 0.0 else math.nan
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 (hex) over what decides results: times, tokens, prefix, session and steps."""
+        digest = hashlib.sha256(f"requests {len(self)} steps {self.steps}".encode())
+        for name in _DECISIVE:
+            digest.update(name.encode())
+            digest.update(_little_endian(getattr(self, name)))
+        return digest.hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-safe dict from which `from_dict` rebuilds the stream exactly."""
+        numbered = self.request_id.dtype.kind == "i"
+        return {
+            **{name: _pack(getattr(self, name)) for name in _DECISIVE},
+            "request_id": _pack(self.request_id) if numbered else self.request_id.tolist(),
+            "prefix_labels": _pack_labels(self.prefix_labels),
+            "session_labels": _pack_labels(self.session_labels),
+            "steps": self.steps,
+            "attrs": dict(self.attrs),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Requests:
+        """Return the stream that `to_dict` wrote.
+
+        Raises
+        ------
+        InputError
+            For a dict that `to_dict` did not write.
+        """
+        try:
+            arrays: dict[str, NDArray[Any]] = {name: _unpack(content[name], kind) for name, kind in _DECISIVE.items()}
+            ids = content["request_id"]
+            arrays["request_id"] = _unpack(ids, "<i8") if isinstance(ids, str) else checked.objects(ids)
+            if len({len(array) for array in arrays.values()}) > 1:
+                raise ValueError("its arrays differ in length")
+            labels = {name: _unpack_labels(content[f"{name}_labels"]) for name in ("prefix", "session")}
+            for name, known in labels.items():
+                # Kernels index with these ids unchecked.
+                if not ((arrays[name] >= NONE) & (arrays[name] < len(known))).all():
+                    raise ValueError(f"a {name} has no label")
+            return cls(
+                **arrays,
+                prefix_labels=labels["prefix"],
+                session_labels=labels["session"],
+                steps=content["steps"],
+                attrs=dict(content["attrs"]),
+            )
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
+            raise InputError(f"This is not a stored request stream ({type(error).__name__}: {error}).") from error
+
+
+# The arrays that decide results, with the type they are hashed and stored in.
+_DECISIVE = {
+    "arrival_ms": "<f8",
+    "service_ms": "<f8",
+    "prompt_tokens": "<i8",
+    "output_tokens": "<i8",
+    "prefix": "<i8",
+    "session": "<i8",
+}
+_ARRAYS = (*_DECISIVE, "request_id")
+
+
+def assemble(
+    columns: Mapping[str, Any],
+    *,
+    where: Where,
+    names: Mapping[str, str] | None = None,
+    ties_by_id: bool = False,
+    steps: int | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> Requests:
+    """Return the stream of unsorted columns: the one place where streams from outside are checked.
+
+    Parameters
+    ----------
+    columns
+        The seven arrays of `Requests` by name; all but the times may be None. Keys are not yet ids.
+    where
+        Says for a row number how the user calls that row, as in ``"trace.csv, line 7"``.
+    names
+        What the user calls a column, where that differs.
+    ties_by_id
+        Sort requests that arrive together by request_id; otherwise they keep their order.
+    steps, attrs
+        As in `Requests`.
+    """
+    names = names or {}
+
+    def called(name: str) -> str:
+        return names.get(name, name)
+
+    arrival = checked.times(called("arrival_ms"), columns["arrival_ms"], where)
+    n = len(arrival)
+
+    def given(name: str, check: Callable[[str, Any, Where], Any], default: Any) -> Any:
+        values = default if columns[name] is None else check(called(name), columns[name], where)
+        if len(values) != n:
+            raise InputError(
+                f"{called('arrival_ms')} has {n} rows but {called(name)} has {len(values)}; lengths must agree."
+            )
+        return values
+
+    service = given("service_ms", checked.times, None)
+    prompt, output = (given(name, checked.counts, np.zeros(n, np.int64)) for name in ("prompt_tokens", "output_tokens"))
+    prefix, session = (given(name, checked.keys, np.full(n, NONE)) for name in ("prefix", "session"))
+    ids = given("request_id", checked.ids, np.arange(n))
+
+    order = _order(arrival, ids if ties_by_id else None)
+    prefix, prefix_labels = checked.interned(prefix[order])
+    session, session_labels = checked.interned(session[order])
+    return Requests(
+        arrival_ms=arrival[order],
+        service_ms=service[order],
+        prompt_tokens=prompt[order],
+        output_tokens=output[order],
+        prefix=prefix,
+        session=session,
+        request_id=ids[order],
+        prefix_labels=prefix_labels,
+        session_labels=session_labels,
+        steps=None if steps is None else whole("steps", steps),
+        attrs=dict(attrs or {}),
+    )
+
+
+def _order(arrival: FloatArray, ids: NDArray[Any] | None) -> NDArray[np.intp]:
+    if ids is None or len(arrival) < 2:
+        return np.argsort(arrival, kind="stable")
+    if ids.dtype.kind == "i":
+        return np.lexsort((ids, arrival))
+    pairs = list(zip(arrival.tolist(), ids.tolist(), strict=True))
+    return np.array(sorted(range(len(pairs)), key=pairs.__getitem__), dtype=np.intp)
+
+
+def _little_endian(array: NDArray[Any]) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _pack(array: NDArray[Any]) -> str:
+    return base64.b64encode(zlib.compress(_little_endian(array))).decode("ascii")
+
+
+def _unpack(text: str, kind: str) -> NDArray[Any]:
+    array: NDArray[Any] = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=kind)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _pack_labels(labels: Sequence[Label]) -> int | list[Label]:
+    # Generated streams number their keys: one number says it all.
+    return len(labels) if isinstance(labels, range) else list(labels)
+
+
+def _unpack_labels(stored: int | list[Label]) -> Sequence[Label]:
+    return range(stored) if isinstance(stored, int) else tuple(stored)
