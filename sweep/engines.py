@@ -70,6 +70,22 @@ class Settings:
         return asdict(self)
 
 
+class Scratch:
+    """The memory of the last records, kept for the next ones: fresh pages cost as much as the simulation."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int], tuple[statistics.Record, statistics.Tile]] = {}
+
+    def record(self, requests: int, lanes: int) -> tuple[statistics.Record, statistics.Tile]:
+        """Return a record of that size, its content left over from earlier use."""
+        size = (requests, lanes)
+        if size not in self._kept:
+            if len(self._kept) >= 4:
+                self._kept.clear()
+            self._kept[size] = statistics.new_record(requests, lanes)
+        return self._kept[size]
+
+
 def check_stream(requests: Requests, speeds: Array, engine: str, settings: Settings) -> None:
     """Raise `InputError` when the stream cannot run on the engine."""
     if engine == "timeline":
@@ -99,6 +115,7 @@ def cells(
     seed: int,
     engine: str,
     settings: Settings,
+    scratch: Scratch | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Arrays:
     """Simulate one stream under one policy for every slack and row of `speeds`.
@@ -111,6 +128,8 @@ def cells(
         (slack,) [ms]; only the first is used when the policy does not read it.
     seed
         Of the uniforms that a rule may use.
+    scratch
+        Memory to use again between calls of one thread.
     stop
         Asked between kernel calls.
 
@@ -124,6 +143,7 @@ def cells(
     slack = slack if policy.rule.reads_slack else slack[:1]
     if engine == "token_step":
         return _token_cells(requests, speeds, policy, settings, stop)
+    scratch = scratch or Scratch()
     run = _user_lanes if policy.rule.function else _built_in_lanes
     shape = (len(slack), len(speeds))
     lane_slack = np.repeat(slack, len(speeds))
@@ -134,7 +154,7 @@ def cells(
     for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), user=policy.rule.function is not None):
         if stop():
             raise Stopped
-        record, tile = statistics.new_record(len(requests), high - low)
+        record, tile = scratch.record(len(requests), high - low)
         run(stream, policy, lane_speed[low:high], lane_slack[low:high], seed, settings, record)
         part = statistics.Statistics(*(array[low:high] for array in out))
         statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)

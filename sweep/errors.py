@@ -57,7 +57,10 @@ def number(
     wanted = ("a finite number" if finite else "a number") + (" " + " and ".join(bounds) if bounds else "")
     if isinstance(found, (bool, np.bool_)) or not isinstance(found, (int, float, np.integer, np.floating)):
         raise InputError(f"{what} must be {wanted}, got {found!r}.")
-    value = float(found)
+    try:
+        value = float(found)
+    except OverflowError:
+        value = math.nan
     if (
         math.isnan(value)
         or (finite and math.isinf(value))

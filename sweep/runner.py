@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 import sweep
 from sweep import variables
-from sweep.engines import Arrays, Settings, cells, check_stream
+from sweep.engines import Arrays, Scratch, Settings, cells, check_stream
 from sweep.errors import InputError, whole
 from sweep.fleet import Fleet
 from sweep.grid import Grid
@@ -125,6 +125,7 @@ def simulate_block(grid: Grid, first: int, last: int, stop: threading.Event | No
     slack = np.array(grid.slack)
     speeds = grid.fleet.speeds
     points = [workload for _, workload in grid.workload.points()]
+    scratch = Scratch()
     block = []
     for seed in grid.seeds[first:last]:
         for workload in points:
@@ -132,7 +133,7 @@ def simulate_block(grid: Grid, first: int, last: int, stop: threading.Event | No
             check_stream(requests, speeds, grid.engine, grid.settings)
             block.append(
                 [
-                    cells(requests, speeds, policy, slack, seed, grid.engine, grid.settings, halted)
+                    cells(requests, speeds, policy, slack, seed, grid.engine, grid.settings, scratch, halted)
                     for policy in grid.policies
                 ]
             )

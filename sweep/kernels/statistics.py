@@ -18,7 +18,7 @@ class Record(NamedTuple):
     """What happened to every request in every lane; filled by an engine.
 
     ``start`` and ``effective`` (service time) are float64 ms, ``replica`` is uint32 and ``route`` is uint8, the
-    code ``2 * reason + hit``, all [request, lane]. Per lane stands what only the engine sees: ``moves`` (session
+    code ``2 * reason + hit``, all [request, lane], with columns to spare. Per lane stands what only the engine sees: ``moves`` (session
     moves) and ``variance`` and ``peak`` (sum over arrivals and largest variance of outstanding work).
     """
 
@@ -52,7 +52,7 @@ class Statistics(NamedTuple):
 
 def new_record(requests: int, lanes: int) -> tuple[Record, Tile]:
     """Return the scratch memory that `requests` in `lanes` need; reuse it, since fresh pages cost time."""
-    shape = (requests, lanes)
+    shape = (requests, -(-lanes // _TILE) * _TILE)
     columns = (np.empty(lanes) for _ in range(3))
     record = Record(np.empty(shape), np.empty(shape), np.empty(shape, np.uint32), np.empty(shape, np.uint8), *columns)
     tile = (_TILE, requests)
@@ -158,11 +158,11 @@ def _select(values, n, rank):
 
 
 @kernel
-def _quantiles(values, group, histogram, row, per_cent, near, bucket, out):
+def _quantiles(values, group, histogram, row, count, per_cent, near, bucket, out):
     """Fill ``out[s]`` with the nearest-rank quantile ``per_cent[s]`` of the values counted in ``histogram[row[s]]``.
 
     A row of the histogram counts the values of one group; the last row, at the index of the number of groups, all.
-    `near` and `bucket` are scratch of the length of `values`.
+    ``count[s]`` is how many values the row holds; `near` and `bucket` are scratch of the length of `values`.
     """
     bits = values.view(np.int64)
     groups = histogram.shape[0] - 1
@@ -170,35 +170,39 @@ def _quantiles(values, group, histogram, row, per_cent, near, bucket, out):
     slot_bin = np.zeros(slots, np.uint64)
     slot_rank = np.zeros(slots, np.int64)
     wanted = np.zeros(_BINS, np.int64)
+    lowest = 0
+    while lowest < _BINS - 1 and histogram[groups, lowest] == 0:
+        lowest += 1
     for s in range(slots):
-        counts = histogram[row[s]]
-        total = counts.sum()
-        out[s] = np.nan if total == 0 else 0.0
+        out[s] = np.nan
+        if count[s] == 0:
+            continue
         # Element ceil(q * n) - 1 of the sorted values, in whole numbers: 0.95 is not a binary fraction.
-        rank = (per_cent[s] * total + 99) // 100 - 1
-        b = 0
+        rank = (per_cent[s] * count[s] + 99) // 100 - 1
+        counts = histogram[row[s]]
+        b = lowest
         below = 0
-        while b < _BINS - 1 and below + counts[b] <= rank:
+        while below + counts[b] <= rank:
             below += counts[b]
             b += 1
+        out[s] = 0.0
         slot_bin[s] = b
         slot_rank[s] = rank - below
-        if total > 0 and b > 0:
+        if b > 0:
             wanted[b] = 1
     found = 0
     for i in range(values.size):
         near[found] = i
         found += wanted[_bin(bits[i])]
     for s in range(slots):
-        if wanted[slot_bin[s]] == 0:
+        if count[s] == 0 or slot_bin[s] == 0:
             continue
         size = 0
         for j in range(found):
             i = near[j]
             bucket[size] = values[i]
             size += _bin(bits[i]) == slot_bin[s] and (row[s] == groups or row[s] == group[i])
-        if size > 0:
-            out[s] = _select(bucket, size, slot_rank[s])
+        out[s] = _select(bucket, size, slot_rank[s])
 
 
 @kernel
@@ -259,19 +263,22 @@ def _per_replica_and_reason(first, arrival, record, hits, requests, busy, reason
 
 
 @kernel
-def _transpose(first, arrival, record, low, high, tile):
+def _transpose(first, arrival, start, effective, route, tile):
     for i in range(first, arrival.size):
         t = arrival[i]
-        for lane in range(low, high):
-            begin = record.start[i, lane]
-            tile.wait[lane - low, i - first] = begin - t
-            tile.latency[lane - low, i - first] = begin + record.effective[i, lane] - t
-            tile.reason[lane - low, i - first] = record.route[i, lane] >> 1
+        # A constant number of columns, which the compiler unrolls; a record is padded to hold them.
+        for lane in range(_TILE):
+            begin = start[i, lane]
+            tile.wait[lane, i - first] = begin - t
+            tile.latency[lane, i - first] = begin + effective[i, lane] - t
+            tile.reason[lane, i - first] = route[i, lane] >> 1
 
 
 @kernel
-def _fill_quantiles(tile, lane, n, of_wait, of_latency, row, per_cent, near, bucket, found, scalars, p99_by):
+def _fill_quantiles(tile, lane, n, reasons, of_wait, of_latency, row, per_cent, near, bucket, found, scalars, p99_by):
     groups = p99_by.size
+    count = np.full(groups + 3, n)
+    count[:groups] = reasons
     wait = tile.wait[lane, :n]
     latency = tile.latency[lane, :n]
     reason = tile.reason[lane, :n]
@@ -282,13 +289,13 @@ def _fill_quantiles(tile, lane, n, of_wait, of_latency, row, per_cent, near, buc
     for k in range(groups):
         for b in range(_BINS):
             of_wait[groups, b] += of_wait[k, b]
-    _quantiles(wait, reason, of_wait, row, per_cent, near, bucket, found)
+    _quantiles(wait, reason, of_wait, row, count, per_cent, near, bucket, found)
     p99_by[:] = found[:groups]
     scalars[_P50_WAIT] = found[groups]
     scalars[_P95_WAIT] = found[groups + 1]
     scalars[_P99_WAIT] = found[groups + 2]
     # The latency's histogram has the one row 0, for all.
-    _quantiles(latency, reason, of_latency, np.zeros(2, np.int64), per_cent[-2:], near, bucket, found)
+    _quantiles(latency, reason, of_latency, np.zeros(2, np.int64), count[-2:], per_cent[-2:], near, bucket, found)
     scalars[_P95_LATENCY] = found[0]
     scalars[_P99_LATENCY] = found[1]
 
@@ -309,7 +316,7 @@ def cell_statistics(arrival, record, tile, warmup, slo, out):
         Objective for the queue wait, ms.
     out : Statistics
     """
-    lanes = record.start.shape[1]
+    lanes = out.scalars.shape[0]
     replicas = out.requests.shape[1]
     groups = out.reasons.shape[1]
     n = max(arrival.size - warmup, 0)
@@ -366,9 +373,9 @@ def cell_statistics(arrival, record, tile, warmup, slo, out):
     per_cent[groups + 1] = 95
     for low in range(0, lanes, _TILE):
         high = min(low + _TILE, lanes)
-        _transpose(warmup, arrival, record, low, high, tile)
+        _transpose(warmup, arrival, record.start[:, low:], record.effective[:, low:], record.route[:, low:], tile)
         for lane in range(low, high):
             _fill_quantiles(
-                tile, lane - low, n, of_wait, of_latency, row, per_cent, near, bucket, found,
+                tile, lane - low, n, out.reasons[lane], of_wait, of_latency, row, per_cent, near, bucket, found,
                 out.scalars[lane], out.p99_by[lane],
             )  # fmt: skip
