@@ -1,4 +1,4 @@
-"""Which routing policy, with how much locality slack, on replicas this unequal, under this traffic - and how sure?"""
+"""Sweeps of routing policies for LLM inference fleets, over slack, heterogeneity and seeds, in one labelled result."""
 
 from importlib.metadata import version
 
@@ -11,7 +11,7 @@ from sweep.policies import Policy, register
 from sweep.requests import Requests, ServiceModel
 from sweep.runner import run
 from sweep.simulation import compare, simulate
-from sweep.store import open_dataset as open  # noqa: A004 - `sweep.open` mirrors `xarray.open_*`
+from sweep.store import open_dataset as open
 from sweep.store import write
 from sweep.workload import Workload
 

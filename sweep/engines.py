@@ -36,7 +36,7 @@ _TOKEN_RULES = {"round_robin": token_step.ROUND_ROBIN, "least_load": token_step.
 _SCRATCH_BYTES = 128 * 2**20
 
 
-class Stopped(Exception):  # noqa: N818 - a request to stop is not an error
+class Stopped(Exception):
     """Raised between kernel calls when the caller asked to stop."""
 
 
@@ -86,6 +86,28 @@ class Scratch:
         return self._kept[size]
 
 
+class Stream(NamedTuple):
+    """A stream as the kernels take it, prepared once for all of its cells.
+
+    Ids that occur once are dropped: nothing that they leave behind is ever looked up.
+    """
+
+    requests: Requests
+    arrival: Array
+    service: Array
+    prefix: Array
+    session: Array
+    prefixes: int
+    sessions: int
+
+    @classmethod
+    def of(cls, requests: Requests) -> Stream:
+        """Return the stream of `requests`."""
+        prefix, prefixes = _recurring(requests.prefix)
+        session, sessions = _recurring(requests.session)
+        return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
+
+
 def check_stream(requests: Requests, speeds: Array, engine: str, settings: Settings) -> None:
     """Raise `InputError` when the stream cannot run on the engine."""
     if engine == "timeline":
@@ -108,7 +130,7 @@ def check_stream(requests: Requests, speeds: Array, engine: str, settings: Setti
 
 
 def cells(
-    requests: Requests,
+    stream: Stream,
     speeds: Array,
     policy: Policy,
     slack: Array,
@@ -142,7 +164,7 @@ def cells(
     """
     slack = slack if policy.rule.reads_slack else slack[:1]
     if engine == "token_step":
-        return _token_cells(requests, speeds, policy, settings, stop)
+        return _token_cells(stream.requests, speeds, policy, settings, stop)
     scratch = scratch or Scratch()
     run = _user_lanes if policy.rule.function else _built_in_lanes
     shape = (len(slack), len(speeds))
@@ -150,11 +172,10 @@ def cells(
     lane_speed = np.tile(speeds, (len(slack), 1))
     out = statistics.new_statistics(len(lane_slack), speeds.shape[1], len(policy.rule.reasons))
     slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
-    stream = _Stream.of(requests)
     for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), user=policy.rule.function is not None):
         if stop():
             raise Stopped
-        record, tile = scratch.record(len(requests), high - low)
+        record, tile = scratch.record(len(stream.arrival), high - low)
         run(stream, policy, lane_speed[low:high], lane_slack[low:high], seed, settings, record)
         part = statistics.Statistics(*(array[low:high] for array in out))
         statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)
@@ -167,7 +188,7 @@ def record_of(
     """Return the record of one cell of the timeline engine, and per request whether it was a cache hit."""
     record, _ = statistics.new_record(len(requests), 1)
     run = _user_lanes if policy.rule.function else _built_in_lanes
-    run(_Stream.of(requests), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
+    run(Stream.of(requests), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
     return record, (record.route[:, 0] & 1).astype(bool)
 
 
@@ -188,24 +209,6 @@ def token_record_of(requests: Requests, speeds: Array, policy: Policy, settings:
     return TokenRecord(scratch.replica, scratch.entered, load)
 
 
-class _Stream(NamedTuple):
-    """A stream as the kernels take it; ids that occur once are dropped, since nothing can ever be found again."""
-
-    requests: Requests
-    arrival: Array
-    service: Array
-    prefix: Array
-    session: Array
-    prefixes: int
-    sessions: int
-
-    @classmethod
-    def of(cls, requests: Requests) -> _Stream:
-        prefix, prefixes = _recurring(requests.prefix)
-        session, sessions = _recurring(requests.session)
-        return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
-
-
 def _recurring(ids: Array) -> tuple[Array, int]:
     """Return dense ids of the keys that occur at least twice, -1 for all others, and how many there are."""
     again = np.bincount(ids + 1) >= 2
@@ -214,7 +217,7 @@ def _recurring(ids: Array) -> tuple[Array, int]:
     return dense[ids + 1], int(again.sum())
 
 
-def _lane_groups(stream: _Stream, replicas: int, lanes: int, *, user: bool) -> list[tuple[int, int]]:
+def _lane_groups(stream: Stream, replicas: int, lanes: int, *, user: bool) -> list[tuple[int, int]]:
     words = (replicas + 63) // 64
     per_lane = 8 * (3 * len(stream.arrival) + stream.prefixes * words + stream.sessions + 2 * replicas)
     together = 1 if user else int(np.clip(_SCRATCH_BYTES // max(per_lane, 1), 1, timeline.LANES))
@@ -222,7 +225,7 @@ def _lane_groups(stream: _Stream, replicas: int, lanes: int, *, user: bool) -> l
 
 
 def _built_in_lanes(
-    stream: _Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
+    stream: Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
 ) -> None:
     timeline.run_lanes(
         _TIMELINE_RULES[policy.name],
@@ -236,7 +239,7 @@ def _built_in_lanes(
 
 
 def _user_lanes(
-    stream: _Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
+    stream: Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
 ) -> None:
     from numba.core.errors import NumbaError
 
@@ -288,7 +291,9 @@ def _named(out: statistics.Statistics, shape: tuple[int, int], settings: Setting
 def _typed(per_cell: Arrays, engine: str, shape: tuple[int, int]) -> Arrays:
     """Return the arrays with the integer variables as integers and the leading axis split into `shape`."""
     return {
-        name: array.astype(np.int64 if VARIABLES[engine][name].integer else np.float64).reshape(*shape, *array.shape[1:])
+        name: array.astype(np.int64 if VARIABLES[engine][name].integer else np.float64).reshape(
+            *shape, *array.shape[1:]
+        )
         for name, array in per_cell.items()
     }
 

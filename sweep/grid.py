@@ -73,7 +73,7 @@ class Grid:
         return {
             "policy": [policy.label for policy in self.policies],
             "slack": self.slack,
-            "heterogeneity": self.fleet.heterogeneity,
+            "heterogeneity": tuple(self.fleet.heterogeneity.tolist()),
             **self.workload.dims,
             "seed": self.seeds,
         }
@@ -165,4 +165,5 @@ def as_speeds(speeds: Any, replicas: int | None = None) -> NDArray[np.float64]:
         raise InputError("Give either replicas (a number of equal replicas) or speeds (one number per replica).")
     if speeds is None:
         return np.ones(whole("replicas", replicas, at_least=1))
-    return Fleet.fixed(speeds).speeds[0].copy()
+    vector: NDArray[np.float64] = Fleet.fixed(speeds).speeds[0].copy()
+    return vector

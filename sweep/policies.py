@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweep.errors import InputError, distinct, number, unknown
+
 RuleFunction = Callable[..., Any]
 
 

@@ -52,7 +52,7 @@ class Request(NamedTuple):
 
     Attributes
     ----------
-    index
+    position
         Position in the stream, from 0.
     arrival_ms, service_ms
         Arrival time, and service time at speed 1.
@@ -62,7 +62,7 @@ class Request(NamedTuple):
         Zero where unknown.
     """
 
-    index: int
+    position: int
     arrival_ms: float
     service_ms: float
     prefix: int

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 import sweep
 from sweep import variables
-from sweep.engines import Arrays, Scratch, Settings, cells, check_stream
+from sweep.engines import Arrays, Scratch, Settings, Stream, cells, check_stream
 from sweep.errors import InputError, whole
 from sweep.fleet import Fleet
 from sweep.grid import Grid
@@ -131,18 +131,17 @@ def simulate_block(grid: Grid, first: int, last: int, stop: threading.Event | No
         for workload in points:
             requests = workload.realise(seed)
             check_stream(requests, speeds, grid.engine, grid.settings)
+            stream = Stream.of(requests)
             block.append(
                 [
-                    cells(requests, speeds, policy, slack, seed, grid.engine, grid.settings, scratch, halted)
+                    cells(stream, speeds, policy, slack, seed, grid.engine, grid.settings, scratch, halted)
                     for policy in grid.policies
                 ]
             )
     return block
 
 
-def _computed(
-    grid: Grid, executor: Executor | None, workers: int, progress: bool
-) -> Iterator[tuple[int, int, Block]]:
+def _computed(grid: Grid, executor: Executor | None, workers: int, progress: bool) -> Iterator[tuple[int, int, Block]]:
     """Yield the blocks as they are computed, a few in flight at a time so that memory stays flat."""
     blocks = _blocks(grid, workers)
     stop = threading.Event() if executor is None else None

@@ -179,9 +179,10 @@ def compare(
     vector = as_speeds(speeds, replicas)[np.newaxis]
     settings = Settings(cache_hit_speedup=cache_hit_speedup, warmup=warmup, slo_ms=slo_ms)
     engines.check_stream(stream, vector, engine, settings)
+    prepared = engines.Stream.of(stream)
     rows = {}
     for item in policies:
-        arrays = engines.cells(stream, vector, item, slacks, whole("seed", seed), engine, settings)
+        arrays = engines.cells(prepared, vector, item, slacks, whole("seed", seed), engine, settings)
         rows[item.label] = {
             name: arrays[name].item()
             for name, variable in VARIABLES[engine].items()

@@ -26,7 +26,9 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     if target.suffix not in _SUFFIXES:
         raise InputError(f"The output {str(path)!r} must end in .zarr or .nc.")
     if target.exists():
-        raise InputError(f"The output {str(path)!r} exists already and is not overwritten; remove it or choose another.")
+        raise InputError(
+            f"The output {str(path)!r} exists already and is not overwritten; remove it or choose another."
+        )
     if not target.parent.is_dir():
         raise InputError(f"The folder {str(target.parent)!r} of the output does not exist; create it first.")
     return target
@@ -91,8 +93,7 @@ def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     target = Path(path)
     if not target.exists():
         raise InputError(f"There is no Dataset at {str(path)!r}.")
-    if target.suffix == ".zarr":
-        return xr.open_zarr(target)
-    if target.suffix == ".nc":
-        return xr.open_dataset(target, engine="h5netcdf")
+    if target.suffix in _SUFFIXES:
+        opened: xr.Dataset = xr.open_dataset(target, engine="zarr" if target.suffix == ".zarr" else "h5netcdf")
+        return opened
     raise InputError(f"A Dataset ends in .zarr or .nc, got {str(path)!r}.")

@@ -12,10 +12,11 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
+config: Any = numba.config  # filled from the environment, so a type checker does not see its names
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _HERE = Path(__file__).parent
@@ -31,10 +32,10 @@ def sources_hash() -> str:
 
 def _cache_folder() -> str:
     # Numba does not key its cache by NUMBA_BOUNDSCHECK, so checked code gets a folder of its own.
-    name = sources_hash() + ("-checked" if numba.config.BOUNDSCHECK else "")
+    name = sources_hash() + ("-checked" if config.BOUNDSCHECK else "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     user = f"sweep-{os.getuid()}" if hasattr(os, "getuid") else "sweep"
-    candidates = [numba.config.CACHE_DIR, os.path.join(home, "sweep"), os.path.join(tempfile.gettempdir(), user)]
+    candidates = [config.CACHE_DIR, os.path.join(home, "sweep"), os.path.join(tempfile.gettempdir(), user)]
     for folder in filter(None, candidates):
         path = Path(folder) / name
         try:
@@ -55,16 +56,19 @@ def kernel(function: Function) -> Function:
     ``nogil`` lets one thread per block run in parallel. There is no ``fastmath``, so results do not
     depend on the vector width, and no ``parallel``, which aborts when two threads enter it.
     """
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _FOLDER
+    before = config.CACHE_DIR
+    config.CACHE_DIR = _FOLDER
     try:
-        compiled: Function = numba.njit(nogil=True, cache=bool(_FOLDER), error_model="numpy")(function)
+        return _compiled(function, cache=bool(_FOLDER))
     finally:
-        numba.config.CACHE_DIR = before
-    return compiled
+        config.CACHE_DIR = before
 
 
 def kernel_in_memory(function: Function) -> Function:
     """Compile `function` for this process only: for closures over a user's rule, which no disk cache serves."""
-    compiled: Function = numba.njit(nogil=True, error_model="numpy")(function)
-    return compiled
+    return _compiled(function, cache=False)
+
+
+def _compiled(function: Function, *, cache: bool) -> Function:
+    # Numba's own types say nothing of the arguments, so callers keep the signature of the plain function.
+    return cast(Function, numba.njit(nogil=True, cache=cache, error_model="numpy")(function))

@@ -18,8 +18,9 @@ class Record(NamedTuple):
     """What happened to every request in every lane; filled by an engine.
 
     ``start`` and ``effective`` (service time) are float64 ms, ``replica`` is uint32 and ``route`` is uint8, the
-    code ``2 * reason + hit``, all [request, lane], with columns to spare. Per lane stands what only the engine sees: ``moves`` (session
-    moves) and ``variance`` and ``peak`` (sum over arrivals and largest variance of outstanding work).
+    code ``2 * reason + hit``; all are [request, lane], with columns to spare. Per lane stands what only the
+    engine sees: ``moves`` (session moves), and ``variance`` and ``peak`` (sum over arrivals and largest variance
+    of outstanding work).
     """
 
     start: np.ndarray

@@ -134,9 +134,7 @@ def _spread(available, t, total, squares):
 
 
 @kernel
-def run_lanes(
-    rule, arrival, service, prefix, session, prefixes, sessions, speed, slack, speedup, warmup, record
-):
+def run_lanes(rule, arrival, service, prefix, session, prefixes, sessions, speed, slack, speedup, warmup, record):
     """Route and serve every request in every lane; record what happened.
 
     Parameters
@@ -177,8 +175,8 @@ def run_lanes(
         t = arrival[i]
         held = holders[prefix[i]]
         owner = owners[session[i]]
-        chosen = replica[i]
-        reason = route[i]
+        chosen = replica[i, :lanes]
+        reason = route[i, :lanes]
 
         _scan_queues(available, t, least, shortest, total)
         if rule == LOCALITY_AWARE:

@@ -57,26 +57,26 @@ def engine_for(rule: Callable[..., int]) -> Any:
             owner = owners[session[i]]
             view = View(t, wait, holds, owner, speed, served, draws)
             request = Request(i, t, service[i], prefix[i], session[i], prompt[i], output[i])
-            r = np.int64(route_one(view, request, parameters))
-            if r < 0 or r >= replicas:
+            chosen = np.int64(route_one(view, request, parameters))
+            if chosen < 0 or chosen >= replicas:
                 return i
-            hit = held[prefix[i], r]
-            begin = max(t, available[r])
-            took = (service[i] * (1.0 - speedup) if hit else service[i]) / speed[r]
-            available[r] = begin + took
-            served[r] += 1
+            hit = held[prefix[i], chosen]
+            begin = max(t, available[chosen])
+            took = (service[i] * (1.0 - speedup) if hit else service[i]) / speed[chosen]
+            available[chosen] = begin + took
+            served[chosen] += 1
             if prefix[i] >= 0:
-                held[prefix[i], r] = True
+                held[prefix[i], chosen] = True
             if session[i] >= 0:
-                owners[session[i]] = r
+                owners[session[i]] = chosen
             if i >= warmup:
                 variance += squares
                 peak = max(peak, squares)
-                if owner >= 0 and owner != r:
+                if owner >= 0 and owner != chosen:
                     moves += 1.0
             record.start[i, 0] = begin
             record.effective[i, 0] = took
-            record.replica[i, 0] = r
+            record.replica[i, 0] = chosen
             record.route[i, 0] = np.uint8(hit)
         record.moves[0] = moves
         record.variance[0] = variance
