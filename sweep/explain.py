@@ -1,0 +1,85 @@
+"""Why each request of a replayed cell went where it went, in words, from what the router saw at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from sweep.requests import Requests
+
+Floats = NDArray[np.float64]
+
+
+def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: int) -> list[str]:
+    """Return a sentence for each of the first `limit` requests of a timeline replay.
+
+    Parameters
+    ----------
+    ds
+        The result of `sweep.simulate` on the engine timeline.
+    requests
+        The stream it simulated.
+    slack
+        The slack [ms] it was simulated with.
+    limit
+        How many requests.
+
+    Returns
+    -------
+    list of str
+        The waits [ms] that decided, with the limit they were held against: the shortest wait plus slack.
+        They follow from the finish times of the requests before, so a sentence tells what the result says
+        and not what the rule meant. For a rule of the user's own it gives the wait on the chosen replica
+        and the shortest one.
+    """
+    replicas = ds.sizes["replica"]
+    arrival, finish = ds["arrival_ms"].values, ds["finish_ms"].values
+    chosen, reason = ds["replica_id"].values, ds["route_reason"].values
+    available = np.zeros(replicas)
+    owners: dict[int, int] = {}
+    holders: dict[int, set[int]] = {}
+    sentences = []
+    for i in range(min(limit, ds.sizes["request"])):
+        waits = np.maximum(0.0, available - arrival[i])
+        prefix, session, replica = int(requests.prefix[i]), int(requests.session[i]), int(chosen[i])
+        held = sorted(holders.get(prefix, ())) if prefix >= 0 else []
+        owner = owners.get(session, -1) if session >= 0 else -1
+        if reason[i] == "round_robin":
+            sentences.append(f"its turn: {i} mod {replicas}")
+        else:
+            sentences.append(_why(str(reason[i]), replica, waits, owner, held, slack))
+        available[replica] = finish[i]
+        if prefix >= 0:
+            holders.setdefault(prefix, set()).add(replica)
+        if session >= 0:
+            owners[session] = replica
+    return sentences
+
+
+def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[int], slack: float) -> str:
+    shortest = waits.min()
+    limit = shortest + slack
+
+    def against_limit(role: str, candidate: int) -> str:
+        wait = waits[candidate]
+        return f"{role} {candidate} at {wait:.2f} {'<=' if wait <= limit else '>'} {limit:.2f}"
+
+    if reason == "shortest_queue":
+        return f"shortest wait {shortest:.2f}"
+    if reason == "sticky_session":
+        return against_limit("owner", owner)
+    if reason not in ("prefix_locality", "queue_fallback"):
+        return f"waits {waits[replica]:.2f}, shortest {shortest:.2f}"
+    parts = [against_limit("owner", owner)] if owner >= 0 else []
+    holder = min(held, key=lambda candidate: (waits[candidate], candidate), default=owner)
+    if holder != owner:
+        parts.append(against_limit("holder", holder))
+    if reason == "queue_fallback":
+        parts = [*(parts or ["no owner or holder"]), f"shortest wait {shortest:.2f}"]
+    return "; ".join(parts)

@@ -1,0 +1,57 @@
+"""The sentences of a replay agree with what the rule must have seen."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import sweep
+from sweep.explain import explain_requests
+
+FLEET = sweep.Fleet.one_slow(3, 0.5)
+WORK = sweep.Workload.poisson(requests=150, utilisation=0.9, replicas=3, sessions=12, prefixes=5)
+
+
+@pytest.mark.parametrize("slack", [0.0, 2.0, 15.0])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_locality_aware__the_waits_named_lead_to_the_choice(slack: float, seed: int) -> None:
+    requests = WORK.realise(seed)
+    ds = sweep.simulate(requests, FLEET.speeds[0], policy="locality_aware", slack=slack, seed=seed)
+    sentences = explain_requests(ds, requests, slack, len(requests))
+    assert len(sentences) == len(requests)
+    for i, sentence in enumerate(sentences):
+        replica, wait = int(ds.replica_id[i]), float(ds.queue_wait_ms[i])
+        here = f"{replica} at {wait:.2f} <="
+        match str(ds.route_reason[i].values):
+            case "sticky_session":
+                assert sentence.startswith(f"owner {here}")
+            case "prefix_locality":
+                assert f"holder {here}" in sentence
+                assert "owner" not in sentence or re.match(r"owner \d at [\d.]+ > ", sentence)
+            case _:
+                assert sentence.endswith(f"shortest wait {wait:.2f}")
+                assert "<=" not in sentence
+        for limit in re.findall(r"[<>]=? ([\d.]+)", sentence):
+            assert float(limit) >= slack
+
+
+def test_other_policies__what_decides_is_named() -> None:
+    requests = WORK.realise(3)
+    ds = sweep.simulate(requests, FLEET.speeds[0], policy="round_robin")
+    assert explain_requests(ds, requests, 5.0, 4) == [f"its turn: {i} mod 3" for i in range(4)]
+    ds = sweep.simulate(requests, FLEET.speeds[0], policy="queue_aware")
+    expected = [f"shortest wait {wait:.2f}" for wait in ds.queue_wait_ms.values]
+    assert explain_requests(ds, requests, 5.0, 10_000) == expected
+
+
+def test_own_rule__the_waits_alone() -> None:
+    requests = sweep.Requests.from_arrays([0.0, 1.0, 1.0], [10.0, 10.0, 10.0])
+    ds = sweep.simulate(requests, [1.0, 1.0], policy="round_robin")
+    ds["route_reason"] = ("request", np.array(["mine"] * 3))
+    assert explain_requests(ds, requests, 5.0, 3) == [
+        "waits 0.00, shortest 0.00",
+        "waits 0.00, shortest 0.00",
+        "waits 9.00, shortest 9.00",
+    ]
