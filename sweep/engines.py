@@ -89,7 +89,8 @@ class Scratch:
 class Stream(NamedTuple):
     """A stream as the kernels take it, prepared once for all of its cells.
 
-    Ids that occur once are dropped: nothing that they leave behind is ever looked up.
+    Built-in rules only ask whether an id was seen before, so ids that occur once are dropped. A user's rule sees the
+    ids themselves, numbered in order of first appearance.
     """
 
     requests: Requests
@@ -101,10 +102,11 @@ class Stream(NamedTuple):
     sessions: int
 
     @classmethod
-    def of(cls, requests: Requests) -> Stream:
-        """Return the stream of `requests`."""
-        prefix, prefixes = _recurring(requests.prefix)
-        session, sessions = _recurring(requests.session)
+    def of(cls, requests: Requests, policy: Policy | None = None) -> Stream:
+        """Return the stream of `requests`, for built-in rules or for a policy that is a user's rule."""
+        numbered = _by_appearance if policy and policy.rule.function else _recurring
+        prefix, prefixes = numbered(requests.prefix)
+        session, sessions = numbered(requests.session)
         return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
 
 
@@ -166,6 +168,8 @@ def cells(
     if engine == "token_step":
         return _token_cells(stream.requests, speeds, policy, settings, stop)
     scratch = scratch or Scratch()
+    if policy.rule.function:
+        stream = Stream.of(stream.requests, policy)
     run = _user_lanes if policy.rule.function else _built_in_lanes
     shape = (len(slack), len(speeds))
     lane_slack = np.repeat(slack, len(speeds))
@@ -188,7 +192,7 @@ def record_of(
     """Return the record of one cell of the timeline engine, and per request whether it was a cache hit."""
     record, _ = statistics.new_record(len(requests), 1)
     run = _user_lanes if policy.rule.function else _built_in_lanes
-    run(Stream.of(requests), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
+    run(Stream.of(requests, policy), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
     return record, (record.route[:, 0] & 1).astype(bool)
 
 
@@ -215,6 +219,14 @@ def _recurring(ids: Array) -> tuple[Array, int]:
     again[:1] = False
     dense = np.where(again, np.cumsum(again) - 1, -1)
     return dense[ids + 1], int(again.sum())
+
+
+def _by_appearance(ids: Array) -> tuple[Array, int]:
+    """Return the ids numbered in order of first appearance, -1 kept, and how many there are."""
+    known, first, position = np.unique(ids, return_index=True, return_inverse=True)
+    first[known < 0] = -1
+    rank = np.argsort(np.argsort(first)) - np.count_nonzero(known < 0)
+    return rank[position], int(np.count_nonzero(known >= 0))
 
 
 def _lane_groups(stream: Stream, replicas: int, lanes: int, *, user: bool) -> list[tuple[int, int]]:
@@ -246,17 +258,11 @@ def _user_lanes(
     function = policy.rule.function
     assert function is not None
     parameters = parameters_type(tuple(policy.parameters))(float(slack[0]), *policy.parameters.values())
-    requests = stream.requests
     try:
         wrong = engine_for(function)(
-            requests.arrival_ms,
-            requests.service_ms,
-            requests.prompt_tokens,
-            requests.output_tokens,
-            requests.prefix,
-            requests.session,
-            requests.prefix_count,
-            requests.session_count,
+            *stream[1:],
+            stream.requests.prompt_tokens,
+            stream.requests.output_tokens,
             np.ascontiguousarray(speed[0]),
             parameters,
             np.uint64(seed),

@@ -57,7 +57,7 @@ class Request(NamedTuple):
     arrival_ms, service_ms
         Arrival time, and service time at speed 1.
     prefix, session
-        Ids, -1 = none.
+        Ids from 0 in order of first appearance, -1 = none.
     prompt_tokens, output_tokens
         Zero where unknown.
     """

@@ -149,6 +149,7 @@ def _computed(grid: Grid, executor: Executor | None, workers: int, progress: boo
     left = iter(blocks)
     running: dict[Future[Block], tuple[int, int]] = {}
     done = 0
+    interrupted = False
     bar = tqdm(total=len(grid.seeds), unit="seed", disable=None if progress else True, leave=False)
     try:
         while True:
@@ -162,6 +163,7 @@ def _computed(grid: Grid, executor: Executor | None, workers: int, progress: boo
                 done += 1
                 bar.update(last - first)
     except KeyboardInterrupt:
+        interrupted = True
         raise KeyboardInterrupt(f"stopped after {done} of {len(blocks)} blocks; nothing was written") from None
     except BrokenExecutor as error:
         raise InputError(
@@ -173,16 +175,17 @@ def _computed(grid: Grid, executor: Executor | None, workers: int, progress: boo
         for future in running:
             future.cancel()
         if stop is not None:
+            # The threads stop at their next kernel call; who interrupts does not wait for a kernel to compile.
             stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=not interrupted, cancel_futures=True)
 
 
 def _blocks(grid: Grid, workers: int) -> list[tuple[int, int]]:
     """Return the ranges of seeds that are computed together; results do not depend on them."""
     count = len(grid.seeds)
     points = grid.workload.points()
-    longest = max(len(workload.realise(grid.seeds[0])) for _, workload in points)
-    work = max(longest, 1) * len(points) * grid.cells_per_seed
+    requests = sum(len(workload.realise(grid.seeds[0])) for _, workload in points)
+    work = max(requests, 1) * grid.cells_per_seed
     # At least four blocks per worker, so that none waits long for the last one.
     size = max(1, min(_BLOCK_REQUESTS // work, -(-count // (4 * workers))))
     return [(first, min(first + size, count)) for first in range(0, count, size)]

@@ -24,7 +24,7 @@ def engine_for(rule: Callable[..., int]) -> Any:
 
     @kernel_in_memory
     def run_cell(
-        arrival, service, prompt, output, prefix, session, prefixes, sessions,
+        arrival, service, prefix, session, prefixes, sessions, prompt, output,
         speed, parameters, seed, speedup, warmup, record,
     ):  # fmt: skip
         replicas = speed.size
