@@ -1,0 +1,325 @@
+"""Pictures of a result. Every function returns a matplotlib Figure that belongs to the caller alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from sweep.analysis import interval, recommend
+from sweep.cells import Cell, group_dims, lower_is_better, reads_slack, whole
+from sweep.console import label_text
+from sweep.curves import lines, tradeoff
+from sweep.errors import InputError
+from sweep.replays import loads, timeline
+from sweep.style import (
+    COLOURS,
+    INK,
+    caption,
+    caption_height,
+    log_limits,
+    new_figure,
+    readable,
+    sentence,
+    set_log_ticks,
+    short,
+    styled,
+    title_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+__all__ = ["excess", "heatmaps", "lines", "loads", "timeline", "tradeoff"]
+
+#: The colour of a cell without a value.
+_NOTHING = (0.84, 0.86, 0.88)
+_TIME_LIKE = ("ms", "ms2", "tokens", "tokens2")
+
+
+@dataclass(frozen=True)
+class _Map:
+    """One column of a picture: values shaped (policy, slack, heterogeneity), their colours, title and text."""
+
+    means: xr.DataArray
+    scale: Normalize
+    title: str
+    text: Callable[[float], str] = short
+    open_ended: bool = False
+
+
+class _Block(NamedTuple):
+    """The rows that belong to one policy, from the top: all slacks downward, or one strip for any slack."""
+
+    policy: int
+    label: str
+    slacks: list[int]
+    rows: list[str]
+
+
+class _Marks(NamedTuple):
+    """Cells to frame, to dot and to hatch, each shaped (policy, slack, heterogeneity), and what to say of them."""
+
+    chosen: npt.NDArray[np.bool_]
+    tied: npt.NDArray[np.bool_]
+    overloaded: npt.NDArray[np.bool_]
+    notes: list[str]
+
+
+def heatmaps(
+    ds: xr.Dataset,
+    quantities: Sequence[str] = ("load_variance", "p99_queue_wait_ms"),
+    objective: str = "p99_queue_wait_ms",
+    level: float = 0.95,
+) -> Figure:
+    """Return heatmaps of quantities side by side over slack (upward) and heterogeneity, one block per policy.
+
+    Each quantity has one colour scale for all policies, logarithmic where it is a time or a number of tokens. A policy
+    that reads no slack is a single strip. Framed is what `sweep.analysis.recommend` chooses for the objective at each
+    heterogeneity, dotted what cannot be told apart from the best, hatched where a replica does not keep up.
+
+    Parameters
+    ----------
+    ds
+        A result of `sweep.run` with one value along every workload dimension.
+    quantities
+        The variables to draw, one column each.
+    objective
+        The variable that decides which cells are framed and dotted.
+    level
+        The confidence level of the intervals that decide it.
+
+    Raises
+    ------
+    InputError
+        For an unknown variable or more than one value along a workload dimension.
+    """
+    maps = [_quantity(ds, name) for name in quantities]
+    log = [column for column in maps if _is_log(column.scale)]
+    note = (
+        f"Mean over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell. "
+        f"One colour scale per quantity for all policies{', logarithmic' if log else ''}"
+    )
+    zero = any(bool((column.means == 0).any()) for column in log)
+    return _draw(maps, _marks(ds, objective, level), f"{note}{' (0 has the colour of its lower end)' if zero else ''}.")
+
+
+def excess(ds: xr.Dataset, objective: str = "p99_queue_wait_ms", level: float = 0.95) -> Figure:
+    """Return a heatmap of how many percent each cell's mean is worse than the best one at its heterogeneity.
+
+    The colours end at 100 %. Blocks, marks, parameters and errors are those of `heatmaps`.
+    """
+    from matplotlib.colors import Normalize
+
+    means = _means(ds, objective)
+    lower = lower_is_better(ds, objective)
+    best = means.min(("policy", "slack")) if lower else means.max(("policy", "slack"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worse = (means / best - 1.0) * (100.0 if lower else -100.0)
+    title = f"{sentence(str(ds[objective].attrs.get('long_name', objective)))}, % worse than the best"
+    column = _Map(worse + 0.0, Normalize(0, 100), title, text=_percent, open_ended=True)
+    note = f"Means over n = {ds.sizes['seed']:,} seeds on the same streams; each heterogeneity against its best cell."
+    return _draw([column], _marks(ds, objective, level), note)
+
+
+def _percent(value: float) -> str:
+    return short(value) if not abs(value) < 1000 else f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+
+
+def _quantity(ds: xr.Dataset, name: str) -> _Map:
+    from matplotlib.colors import LogNorm, Normalize
+
+    means = _means(ds, name)
+    values = means.to_numpy()
+    title = sentence(title_of(ds, name))
+    if ds[name].attrs.get("units") in _TIME_LIKE:
+        return _Map(means, LogNorm(*log_limits(values, margin=0.0)), title)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return _Map(means, Normalize(low, high if high > low else low + 1.0), title)
+
+
+def _is_log(scale: Normalize) -> bool:
+    from matplotlib.colors import LogNorm
+
+    return isinstance(scale, LogNorm)
+
+
+def _means(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """Return the mean over seeds as (policy, slack, heterogeneity)."""
+    array = whole(ds, name)
+    for dim in group_dims(array)[1:]:
+        if array.sizes[dim] > 1:
+            raise InputError(
+                f"A heatmap shows one value of {dim!r} and the result has {array.sizes[dim]}; select one, for example "
+                f"ds.sel({dim}={array[dim].values[0].item()!r})."
+            )
+        array = array.isel({dim: 0}, drop=True)
+    return interval(xr.Dataset({name: array}), name)["mean"]
+
+
+def _marks(ds: xr.Dataset, objective: str, level: float) -> _Marks:
+    means = _means(ds, objective)
+    chosen, tied = np.zeros(means.shape, dtype=bool), np.zeros(means.shape, dtype=bool)
+    cells = [
+        [Cell(str(policy), float(slack) if reads else math.nan) for slack in means["slack"].values]
+        for policy, reads in zip(means["policy"].values, reads_slack(means), strict=True)
+    ]
+    for column, row in enumerate(recommend(ds, objective, level).to_dict("records")):
+        label = Cell(row["policy"], row["slack"]).label if row["policy"] else ""
+        chosen[:, :, column] = [[cell.label == label for cell in rows] for rows in cells]
+        tied[:, :, column] = [[cell.label in row["tied"] for cell in rows] for rows in cells]
+    tied &= ~chosen
+    overloaded = np.zeros(means.shape, dtype=bool)
+    if "max_offered_load" in ds.data_vars:
+        overloaded = _means(ds, "max_offered_load").to_numpy() >= 1
+    return _Marks(chosen, tied, overloaded, _legend(ds, objective, level, chosen.any(), tied.any(), overloaded.any()))
+
+
+def _legend(ds: xr.Dataset, objective: str, level: float, *marks: np.bool_) -> list[str]:
+    """Return what to say of the frames, dots and hatches that a picture has."""
+    chosen, tied, overloaded = marks
+    best = f"best {ds[objective].attrs.get('long_name', objective)}"
+    basis = f"paired {100 * level:g} % t intervals, per cell, not simultaneous"
+    notes = []
+    if tied:
+        notes.append(
+            "Framed: the recommendation at each heterogeneity, the smallest slack among the cells that cannot be told "
+            f"from the one with the {best}; dots: the others among these ({basis})."
+        )
+    elif chosen and ds.sizes["seed"] > 1:
+        notes.append(f"Framed: the {best} at each heterogeneity; every other cell is worse ({basis}).")
+    elif chosen:
+        notes.append(f"Framed: the {best} at each heterogeneity; one seed cannot say how sure that is.")
+    if overloaded:
+        notes.append(
+            "Hatched: a replica does not keep up (mean offered load >= 1); the value depends on the run length."
+        )
+    return notes
+
+
+def _blocks(means: xr.DataArray) -> list[_Block]:
+    slacks = means["slack"].values
+    downward = np.argsort(slacks)[::-1].tolist()
+    blocks = []
+    for i, (label, reads) in enumerate(zip(means["policy"].values, reads_slack(means), strict=True)):
+        if reads:
+            blocks.append(_Block(i, str(label), downward, [label_text(slacks[j]) for j in downward]))
+        else:
+            blocks.append(_Block(i, str(label), downward[-1:], ["any"]))
+    return blocks
+
+
+def _draw(maps: Sequence[_Map], marks: _Marks, note: str) -> Figure:
+    """Draw maps side by side, laid out in inches so that cells keep their size whatever the grid."""
+    blocks, labels = _blocks(maps[0].means), [label_text(value) for value in maps[0].means["heterogeneity"].values]
+    across, tall = len(labels), sum(len(block.rows) for block in blocks)
+    cell = (min(max(7.4 / across, 0.16), 0.66 if across > 3 else 1.1), min(max(7.0 / tall, 0.14), 0.29))
+    left, middle, right, top, gap, bars = 0.78, 0.55, 0.35, 0.75, 0.36, 0.95
+    column = across * cell[0]
+    width = max(left + len(maps) * (column + middle) - middle + right, 6.4)
+    middle = max(middle, (width - left - right - len(maps) * column) / max(1, len(maps) - 1) if len(maps) > 1 else 0)
+    notes = [note, *marks.notes]
+    below = caption_height(notes, width, 0.3) + 0.15
+    height = top + tall * cell[1] + (len(blocks) - 1) * gap + bars + below
+    with styled():
+        figure = new_figure(width, height)
+        for place, one in enumerate(maps):
+            x, y = left + place * (column + middle), height - top
+            figure.text(x / width, (height - 0.26) / height, one.title, fontsize=11, weight="bold", va="center")
+            for block in blocks:
+                size = len(block.rows) * cell[1]
+                axes = figure.add_axes((x / width, (y - size) / height, column / width, size / height))
+                _draw_block(axes, one, block, marks, cell)
+                if place == 0:
+                    _label_rows(axes, block, cell[1])
+                y -= size + gap
+            every = max(1, math.ceil(0.075 * max(map(len, labels)) / cell[0]))
+            axes.set_xticks(np.arange(across)[::every] + 0.5, labels[::every])
+            axes.set_xlabel("heterogeneity")
+            bar = figure.add_axes((x / width, (below + 0.3) / height, column / width, 0.11 / height))
+            _colour_bar(figure, bar, one, column)
+        caption(figure, notes, 0.3, below)
+    return figure
+
+
+def _label_rows(axes: Axes, block: _Block, row_height: float) -> None:
+    every = max(1, math.ceil(0.13 / row_height))
+    shown = np.arange(len(block.rows))[::-1][::every]
+    axes.set_yticks(shown + 0.5, [block.rows[row] for row in shown])
+    if len(block.rows) > 1:
+        axes.set_ylabel("slack [ms]")
+
+
+def _draw_block(axes: Axes, one: _Map, block: _Block, marks: _Marks, cell: tuple[float, float]) -> None:
+    import matplotlib
+    import seaborn
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
+
+    values = one.means.to_numpy()[block.policy][block.slacks]
+    roomy = cell[0] >= 0.42 and cell[1] >= 0.17
+    seaborn.heatmap(
+        np.clip(values, one.scale.vmin, one.scale.vmax),
+        ax=axes,
+        norm=one.scale,
+        cmap=COLOURS,
+        cbar=False,
+        linewidths=0.6 if roomy else 0.0,
+        linecolor="white",
+        xticklabels=False,
+        yticklabels=False,
+    )
+    axes.set_facecolor(_NOTHING)
+    axes.set_title(block.label, fontsize=9, pad=4)
+    axes.tick_params(length=0)
+    colours = matplotlib.colormaps[COLOURS]
+    hatches = []
+    for (row, column), value in np.ndenumerate(values):
+        here = (block.policy, block.slacks[row], column)
+        fill = (
+            colours(one.scale(np.clip(value, one.scale.vmin, one.scale.vmax))) if not math.isnan(value) else (0.84,) * 3
+        )
+        if roomy:
+            size = min(8.0, cell[0] * 13.5, cell[1] * 30)
+            text = axes.text(column + 0.5, row + 0.52, one.text(float(value)), ha="center", va="center", fontsize=size)
+            text.set(color=readable(fill), path_effects=[withStroke(linewidth=2.5, foreground=fill)])
+        if marks.overloaded[here]:
+            hatches += [([(column + x, row + y) for x, y in line], readable(fill)) for line in _hatch(*cell)]
+        if marks.tied[here]:
+            axes.plot(column + 0.9, row + 0.22, marker="o", ms=3, color=INK, mec="white", mew=0.4, zorder=6)
+        if marks.chosen[here]:
+            for order, (ink, line) in enumerate((("white", 3.6), (INK, 2.0))):
+                frame = Rectangle((column, row), 1, 1, fill=False, clip_on=False, edgecolor=ink, linewidth=line)
+                axes.add_patch(frame).set_zorder(4 + order)
+    lines, inks = [line for line, _ in hatches], [ink for _, ink in hatches]
+    axes.add_collection(LineCollection(lines, colors=inks, linewidths=0.6, alpha=0.55, zorder=2), autolim=False)
+
+
+def _hatch(width: float, height: float, spacing: float = 0.11) -> list[list[tuple[float, float]]]:
+    """Return lines at 45 degrees across a cell of a size in inches, in units of the cell."""
+    lines = []
+    for start in np.arange(spacing / 2 - height, width, spacing):
+        low, high = max(0.0, start), min(width, start + height)
+        lines.append([(x / width, 1 - (x - start) / height) for x in (low, high)])
+    return lines
+
+
+def _colour_bar(figure: Figure, axes: Axes, one: _Map, width: float) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    ends = "max" if one.open_ended else "neither"
+    bar = figure.colorbar(ScalarMappable(one.scale, COLOURS), cax=axes, orientation="horizontal", extend=ends)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=2, labelsize=8)
+    if _is_log(one.scale):
+        bar.ax.minorticks_off()
+        set_log_ticks(bar.ax.xaxis, *bar.ax.get_xlim(), most=max(3, int(width / 0.6)))
