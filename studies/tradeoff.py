@@ -57,8 +57,8 @@ def main(
         write_report(
             new,
             "Which routing policy, with how much slack?",
-            "A request is cheaper where its session or prefix is cached, unless a queue stands in front of it. How much "
-            "extra wait is that worth, and does it depend on how unequal the replicas are?",
+            "A request is cheaper where its session or prefix is cached, unless a queue stands in front of it. How "
+            "much extra wait is that worth, and does it depend on how unequal the replicas are?",
             answer(ds, chosen),
             sections(ds, warm, chosen),
             facts_of(ds),
@@ -78,10 +78,11 @@ def answer(ds: xr.Dataset, chosen: pd.DataFrame) -> list[str]:
     clear = sum(len(labels) == 1 for labels in chosen["tied"])
     return [
         f"Choose {'; '.join(said)}." if said else "No cell has a value, so there is nothing to choose.",
-        f"The P99 queue wait is then {waits[0]} ms at the first and {waits[-1]} ms at the last heterogeneity, {ratios[0]} and "
-        f"{ratios[-1]} times that of round_robin (means over n = {ds.sizes['seed']:,} seeds [95 % intervals]).",
-        f"At {clear} of {len(chosen)} heterogeneities one cell stands alone; at the others several cannot be told apart, "
-        "and the smallest slack among them is given.",
+        f"The P99 queue wait is then {waits[0]} ms at the first and {waits[-1]} ms at the last heterogeneity, "
+        f"{ratios[0]} and {ratios[-1]} times that of round_robin (means over n = {ds.sizes['seed']:,} seeds [95 % "
+        "intervals]).",
+        f"At {clear} of {len(chosen)} heterogeneities one cell stands alone; at the others several cannot be told "
+        "apart, and the smallest slack among them is given.",
     ]
 
 
@@ -92,10 +93,11 @@ def sections(ds: xr.Dataset, warm: xr.Dataset, chosen: pd.DataFrame) -> list[Sec
         Section(
             "What to choose",
             [
-                "At each heterogeneity, the smallest slack among the cells whose P99 queue wait cannot be told from the "
-                "best one. The ratio compares it with round_robin on the same streams; n.s. marks one that could be 1."
+                "At each heterogeneity, the smallest slack among the cells whose P99 queue wait cannot be told from "
+                "the best one. The ratio compares it with round_robin on the same streams; n.s. marks one that could "
+                "be 1."
             ],
-            [*columns, Column("how sure", list(chosen["certainty"]), left=True)],
+            [[*columns, Column("how sure", list(chosen["certainty"]), left=True)]],
         ),
         Section(
             "The map",
@@ -114,7 +116,7 @@ def sections(ds: xr.Dataset, warm: xr.Dataset, chosen: pd.DataFrame) -> list[Sec
         Section(
             "Tail latency against balance",
             ["The table holds the cells that no other cell beats in both. Read the curves along slack, from 0."],
-            tables.frontier_cells(ds, frontier(ds, VARIANCE, WAIT)),
+            [tables.frontier_cells(ds, frontier(ds, VARIANCE, WAIT))],
             Picture("tradeoff", plots.tradeoff(ds), "Curves of P99 queue wait against load variance, along slack"),
         ),
         Section(
@@ -129,10 +131,10 @@ def sections(ds: xr.Dataset, warm: xr.Dataset, chosen: pd.DataFrame) -> list[Sec
         Section(
             "Against the other policies",
             [
-                "The P99 queue wait of the chosen cell minus that of the policy, seed by seed; n.s. marks an interval that "
-                "contains 0. The correlation over seeds is how much of the noise the common streams take out."
+                "The P99 queue wait of the chosen cell minus that of the policy, seed by seed; n.s. marks an interval "
+                "that contains 0. The correlation over seeds is how much of the noise the common streams take out."
             ],
-            [columns[0], *(part for policy in POLICIES[:2] for part in tables.against(ds, chosen, WAIT, policy))],
+            [[columns[0], *(part for policy in POLICIES[:2] for part in tables.against(ds, chosen, WAIT, policy))]],
         ),
         Section(
             "Does the choice hold up?",
@@ -140,7 +142,7 @@ def sections(ds: xr.Dataset, warm: xr.Dataset, chosen: pd.DataFrame) -> list[Sec
                 "The same rule on the even and on the odd seeds alone, and without the first quarter of the requests, "
                 "since every run starts empty. Slacks that change places here are too close to matter."
             ],
-            [columns[0], *(choice(name, recommend(part, WAIT)) for name, part in variants(ds, warm).items())],
+            [[columns[0], *(choice(name, recommend(part, WAIT)) for name, part in variants(ds, warm).items())]],
         ),
     ]
 

@@ -271,8 +271,11 @@ def _user_lanes(
             record,
         )
     except NumbaError as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {reason}") from error
+        # Of the many lines that Numba writes, the first says what is wrong and the first "File" where.
+        lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
+        said = next(filter(None, lines), "no reason given")
+        where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
+        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {said}{where}.") from error
     if wrong >= 0:
         raise InputError(
             f"The rule of policy {policy.name!r} sent request {wrong} to a replica that does not exist; "

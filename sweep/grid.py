@@ -30,7 +30,7 @@ class Grid:
     fleet: Fleet
     policies: tuple[Policy, ...]
     slack: tuple[float, ...]
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     engine: str
     settings: Settings
 
@@ -127,7 +127,7 @@ class Grid:
             "fleet": self.fleet.fingerprint(),
             "policies": self.dims["policy"],
             "slack": self.slack,
-            "seeds": self.seeds,
+            "seeds": list(self.seeds),
             "engine": self.engine,
             "settings": self.settings.to_dict(),
             "kernels": sources_hash(),
@@ -145,12 +145,11 @@ def as_slacks(slack: float | Iterable[float]) -> tuple[float, ...]:
     return values
 
 
-def as_seeds(seed: int | Iterable[int]) -> tuple[int, ...]:
+def as_seeds(seed: int | Iterable[int]) -> Sequence[int]:
     """Return the seeds: 0 ... n-1 for a count, or the numbers given, checked to be distinct."""
-    if isinstance(seed, Iterable):
-        seeds = tuple(whole("seed", value) for value in seed)
-    else:
-        seeds = tuple(range(whole("seed (a count of seeds, or a list of them)", seed, at_least=1)))
+    if not isinstance(seed, Iterable):
+        return range(whole("seed (a count of seeds, or a list of them)", seed, at_least=1))
+    seeds = tuple(whole("seed", value) for value in seed)
     if not seeds:
         raise InputError("seed is empty; give a count of seeds, or a list of them.")
     if max(seeds) >= 2**63:

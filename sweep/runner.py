@@ -166,7 +166,7 @@ def _computed(grid: Grid, executor: Executor | None, workers: int, progress: boo
         interrupted = True
         raise KeyboardInterrupt(f"stopped after {done} of {len(blocks)} blocks; nothing was written") from None
     except BrokenExecutor as error:
-        raise InputError(
+        raise BrokenExecutor(
             f"The executor broke after {done} of {len(blocks)} blocks: {error} A script that starts processes "
             'needs `if __name__ == "__main__":` around its main part.'
         ) from error

@@ -25,6 +25,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix not in _SUFFIXES:
         raise InputError(f"The output {str(path)!r} must end in .zarr or .nc.")
+    _check_extra(target)
     if target.exists():
         raise InputError(
             f"The output {str(path)!r} exists already and is not overwritten; remove it or choose another."
@@ -94,6 +95,15 @@ def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     if not target.exists():
         raise InputError(f"There is no Dataset at {str(path)!r}.")
     if target.suffix in _SUFFIXES:
+        _check_extra(target)
         opened: xr.Dataset = xr.open_dataset(target, engine="zarr" if target.suffix == ".zarr" else "h5netcdf")
         return opened
     raise InputError(f"A Dataset ends in .zarr or .nc, got {str(path)!r}.")
+
+
+def _check_extra(path: Path) -> None:
+    if path.suffix == ".nc":
+        try:
+            import h5netcdf  # noqa: F401
+        except ImportError:
+            raise InputError(f'{path.name} is netCDF, which needs an extra: pip install "sweep[netcdf]".') from None
