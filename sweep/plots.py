@@ -290,10 +290,12 @@ def _draw_block(axes: Axes, one: _Map, block: _Block, marks: _Marks, cell: tuple
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
-    values = one.means.to_numpy()[block.policy][block.slacks]
+    here = (block.policy, block.slacks)
+    values = one.means.to_numpy()[here]
+    shown = np.clip(values, one.scale.vmin, one.scale.vmax)
     roomy = cell[0] >= 0.42 and cell[1] >= 0.17
     seaborn.heatmap(
-        np.clip(values, one.scale.vmin, one.scale.vmax),
+        shown,
         ax=axes,
         norm=one.scale,
         vmin=one.scale.vmin,
@@ -308,24 +310,24 @@ def _draw_block(axes: Axes, one: _Map, block: _Block, marks: _Marks, cell: tuple
     axes.set_facecolor(_NOTHING)
     axes.set_title(block.label, fontsize=9, pad=4)
     axes.tick_params(length=0)
-    hatches = []
-    for (row, column), value in np.ndenumerate(values):
-        here = (block.policy, block.slacks[row], column)
-        fill = _NOTHING if math.isnan(value) else one.colours(one.scale(np.clip(value, one.scale.vmin, one.scale.vmax)))
-        if roomy:
-            size = min(8.0, cell[0] * 13.5, cell[1] * 30)
-            text = axes.text(column + 0.5, row + 0.52, one.text(float(value)), ha="center", va="center", fontsize=size)
-            text.set(color=readable(fill), path_effects=[withStroke(linewidth=2.5, foreground=fill)])
-        if marks.overloaded[here]:
-            hatches += [([(column + x, row + y) for x, y in line], readable(fill)) for line in _hatch(*cell)]
-        if marks.tied[here]:
-            axes.plot(column + 0.9, row + 0.22, marker="o", ms=3, color=INK, mec="white", mew=0.4, zorder=6)
-        if marks.chosen[here]:
-            for order, (ink, line) in enumerate((("white", 3.6), (INK, 2.0))):
-                frame = Rectangle((column, row), 1, 1, fill=False, clip_on=False, edgecolor=ink, linewidth=line)
-                axes.add_patch(frame).set_zorder(4 + order)
-    lines, inks = [line for line, _ in hatches], [ink for _, ink in hatches]
+    fills = np.where(np.isnan(values)[..., None], _NOTHING, one.colours(one.scale(shown))[..., :3])
+    lines, inks = [], []
+    for row, column in np.argwhere(marks.overloaded[here]):
+        lines += [[(column + x, row + y) for x, y in line] for line in _hatch(*cell)]
+        inks += [readable(fills[row, column])] * (len(lines) - len(inks))
     axes.add_collection(LineCollection(lines, colors=inks, linewidths=0.6, alpha=0.55, zorder=2), autolim=False)
+    for (row, column), value in np.ndenumerate(values) if roomy else ():
+        size, fill = min(8.0, cell[0] * 13.5, cell[1] * 30), fills[row, column]
+        text = axes.text(column + 0.5, row + 0.52, one.text(float(value)), ha="center", va="center", fontsize=size)
+        text.set_color(readable(fill))
+        if marks.overloaded[here][row, column]:
+            text.set_path_effects([withStroke(linewidth=2.5, foreground=fill)])
+    for order, (ink, width) in enumerate((("white", 3.6), (INK, 2.0))):
+        for row, column in np.argwhere(marks.chosen[here]):
+            frame = Rectangle((column, row), 1, 1, fill=False, clip_on=False, edgecolor=ink, linewidth=width)
+            axes.add_patch(frame).set_zorder(4 + order)
+    rows, columns = np.nonzero(marks.tied[here])
+    axes.plot(columns + 0.9, rows + 0.22, "o", ms=3, color=INK, mec="white", mew=0.4, zorder=6)
 
 
 def _hatch(width: float, height: float, spacing: float = 0.11) -> list[list[tuple[float, float]]]:

@@ -156,7 +156,7 @@ except KeyboardInterrupt as error:
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "warm\n"
-        time.sleep(0.5)
+        time.sleep(2)
         before = time.monotonic()
         process.send_signal(signal.SIGINT)
         said = process.stdout.readline()
