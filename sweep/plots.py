@@ -285,7 +285,6 @@ def _label_rows(axes: Axes, block: _Block, row_height: float) -> None:
 
 
 def _draw_block(axes: Axes, one: _Map, block: _Block, marks: _Marks, cell: tuple[float, float]) -> None:
-    import seaborn
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
@@ -294,24 +293,17 @@ def _draw_block(axes: Axes, one: _Map, block: _Block, marks: _Marks, cell: tuple
     values = one.means.to_numpy()[here]
     shown = np.clip(values, one.scale.vmin, one.scale.vmax)
     roomy = cell[0] >= 0.42 and cell[1] >= 0.17
-    seaborn.heatmap(
-        shown,
-        ax=axes,
-        norm=one.scale,
-        vmin=one.scale.vmin,
-        vmax=one.scale.vmax,
-        cmap=one.colours,
-        cbar=False,
-        linewidths=0.6 if roomy else 0.0,
-        linecolor="white",
-        xticklabels=False,
-        yticklabels=False,
+    axes.pcolormesh(
+        shown, norm=one.scale, cmap=one.colours, edgecolors="white" if roomy else "none", linewidth=0.6 if roomy else 0
     )
+    axes.set(xlim=(0, values.shape[1]), ylim=(values.shape[0], 0), xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
     axes.set_facecolor(_NOTHING)
     axes.set_title(block.label, fontsize=9, pad=4)
     axes.tick_params(length=0)
     fills = np.where(np.isnan(values)[..., None], _NOTHING, one.colours(one.scale(shown))[..., :3])
-    lines, inks = [], []
+    lines: list[list[tuple[float, float]]] = []
+    inks: list[str] = []
     for row, column in np.argwhere(marks.overloaded[here]):
         lines += [[(column + x, row + y) for x, y in line] for line in _hatch(*cell)]
         inks += [readable(fills[row, column])] * (len(lines) - len(inks))

@@ -60,13 +60,9 @@ def styled() -> Iterator[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of a size in inches that pyplot does not know of."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height))
-    # seaborn measures tick labels by drawing; without a canvas of its own it would open a pyplot figure for that.
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height))
 
 
 def save(figure: Figure, path: Path) -> None:

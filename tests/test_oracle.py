@@ -120,7 +120,7 @@ def test_timeline__many_cells_at_once():
 
 
 @given(streams(max_size=15), fleets(rows=1), slacks(), speedups())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_timeline__user_rules(records, rows, slack, speedup):
     policies = ["random_replica", "everything", "everything(weight=0)", "everything(bias=-2.5, weight=7)"]
     assert_run_equals_oracle(records, rows, slack[:2], policies, speedup, 0, 1.0, SEEDS)
