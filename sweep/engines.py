@@ -35,6 +35,9 @@ _TOKEN_RULES = {"round_robin": token_step.ROUND_ROBIN, "least_load": token_step.
 # Scratch of one call: long streams and many replicas advance fewer lanes at a time.
 _SCRATCH_BYTES = 128 * 2**20
 
+# A load per step and replica is what `sweep.simulate` returns of the token-step engine.
+_MOST_STEPS = 10**9
+
 
 class Stopped(Exception):
     """Raised between kernel calls when the caller asked to stop."""
@@ -123,6 +126,12 @@ def check_stream(requests: Requests, speeds: Array, engine: str, settings: Setti
             "The engine 'token_step' serves tokens, but the stream has none; give prompt_tokens or output_tokens, "
             "or use engine='timeline'."
         )
+    last = float(requests.arrival_ms[-1]) if len(requests) else 0.0
+    if last / settings.step_ms > _MOST_STEPS:
+        raise InputError(
+            f"The last arrival, at {last:g} ms, lies {last / settings.step_ms:.3g} steps of {settings.step_ms:g} ms away; "
+            f"at most {_MOST_STEPS:.0e} are allowed: give a larger step_ms."
+        )
     idle = [float(speed) for speed in speeds.flat if int(speed * 1.0 * token_step.BATCH) == 0]
     if _steps_of(requests, settings) < 0 and idle:
         raise InputError(
@@ -208,7 +217,7 @@ def token_record_of(requests: Requests, speeds: Array, policy: Policy, settings:
     """Return the record of one cell of the token-step engine; the load is shaped (step, replica)."""
     scratch = _TokenScratch(requests, len(speeds), settings)
     steps = scratch.run(policy, speeds, settings)
-    load = np.empty((steps, len(speeds)), np.int64)
+    load = np.zeros((steps, len(speeds)), np.int64)
     scratch.run(policy, speeds, settings, load)
     return TokenRecord(scratch.replica, scratch.entered, load)
 

@@ -141,6 +141,14 @@ def test_token_step__a_replica_that_never_drains_is_refused():
         sweep.simulate(stream, [1.0, 0.005], policy="round_robin", engine="token_step")
 
 
+def test_token_step__skips_idle_time_and_refuses_too_much_of_it():
+    stream = sweep.Requests.from_arrays([0.0, 9e8], [1.0, 1.0], prompt_tokens=[150, 150])
+    ds = sweep.run(sweep.Workload.fixed(stream), FLEET, policy="round_robin", seed=1, engine="token_step")
+    assert (ds.finished_requests == 2).all() and (ds.cumulative_load_tokens.sum("replica") >= 300).all()
+    with pytest.raises(InputError, match="give a larger step_ms"):
+        sweep.simulate(stream, [1.0], policy="round_robin", engine="token_step", step_ms=1e-6)
+
+
 def test_interrupt__stops_within_a_second_and_says_what_was_done():
     code = """
 import sweep, sweep.runner

@@ -125,8 +125,10 @@ def test_mm1__a_random_split_of_poisson_arrivals_is_poisson():
         assert_mean(ds.replica_busy_ms.isel(replica=replica), 100_000 / 3 * MEAN_MS / speed)
 
 
-@pytest.mark.parametrize(("replicas", "utilisation"), [(2, 0.7), (4, 0.8), (16, 0.8), (65, 0.9)])
-def test_mmc__queue_aware_is_the_central_queue(replicas, utilisation):
+@pytest.mark.parametrize(
+    ("replicas", "utilisation", "within"), [(2, 0.7, 0.05), (4, 0.8, 0.08), (16, 0.8, 0.12), (65, 0.9, 0.25)]
+)
+def test_mmc__queue_aware_is_the_central_queue(replicas, utilisation, within):
     """The smallest known wait goes to whichever replica would be free first: Erlang C, and an exponential tail."""
     ds = simulated(replicas, utilisation, "queue_aware")
     waiting = erlang_c(replicas, replicas * utilisation)
@@ -134,7 +136,7 @@ def test_mmc__queue_aware_is_the_central_queue(replicas, utilisation):
     bias = start_bias(replicas * utilisation / MEAN_MS, replicas / MEAN_MS)
     assert_mean(ds.mean_queue_wait_ms, waiting / rate, waiting / rate * bias, within=0.1)
     exact = math.log(waiting / 0.01) / rate
-    assert_mean(ds.p99_queue_wait_ms, exact, quantile_bias(ds.p99_queue_wait_ms, rate) + exact * bias, within=0.2)
+    assert_mean(ds.p99_queue_wait_ms, exact, quantile_bias(ds.p99_queue_wait_ms, rate) + exact * bias, within=within)
 
 
 def test_erlang_c__published_values():
