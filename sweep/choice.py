@@ -17,8 +17,8 @@ from sweep.policies import catalogue
 class Choice(NamedTuple):
     """The best cell, the one to choose and those that cannot be told apart from the best, as indices.
 
-    `seeds` masks the seeds used; `left_out` cells lack a value of one of them. When no cell has a value, `tied` is empty
-    and so are the seeds.
+    `seeds` masks the seeds used; `left_out` cells lack a value of one of them. When no cell has a value, `tied` is
+    empty and no seed is used.
     """
 
     best: int
