@@ -129,7 +129,7 @@ def check_stream(requests: Requests, speeds: Array, engine: str, settings: Setti
     last = float(requests.arrival_ms[-1]) if len(requests) else 0.0
     if last / settings.step_ms > _MOST_STEPS:
         raise InputError(
-            f"The last arrival, at {last:g} ms, is {last / settings.step_ms:.3g} steps of {settings.step_ms:g} ms away; "
+            f"The last arrival, at {last:g} ms, is {last / settings.step_ms:.3g} steps of {settings.step_ms:g} ms off; "
             f"at most {_MOST_STEPS:.0e} are allowed: give a larger step_ms."
         )
     idle = [float(speed) for speed in speeds.flat if int(speed * 1.0 * token_step.BATCH) == 0]
