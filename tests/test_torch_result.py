@@ -219,7 +219,7 @@ def test_overall__the_worst_claim_decides():
 
 # --- rows and comparison, from made-up times ---------------------------------------------------------------
 
-CPU = Device("cpu", slot=0, slots=2, turn=0, turns=1)
+CPU = Device("cpu", slot=0, slots=2, turn=0, turns=1, cores=(0, 1))
 
 
 def timings(plan, unit, noise=0.0, share=1.0):
@@ -285,7 +285,7 @@ def test_compare__ranks_that_share_a_device_at_once():
     job = Job(concurrent_sharing=True)
     plan, unit = plan_makespan(job), Unit(20, 0.5, 10.0)
     together = [Timings(np.full((5, 2), 320.0) + np.arange(5.0)[:, None], None) for _ in plan.assignments]
-    found, verdicts = makespan.compare(job, plan, Device("cuda", 0, 1, 0, 2), unit, together)
+    found, verdicts = makespan.compare(job, plan, Device("cuda", 0, 1, 0, 2, (0,)), unit, together)
     assert [point["predicted"] for point in found["points"]] == [320.0] * len(plan.assignments)
     assert {pair["predicted"] for pair in found["pairs"]} == {1.0}
     assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}

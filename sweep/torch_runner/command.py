@@ -79,10 +79,10 @@ def arguments_of(ctx: click.Context) -> list[str]:
 def dry_run(job: Job) -> str:
     """Return the plan of a job as text."""
     from sweep.torch_runner.devices import INSTALL, has_torch
-    from sweep.torch_runner.plan import plan_makespan
+    from sweep.torch_runner.points import plan_for
 
     size = os.environ.get("WORLD_SIZE", "")
-    plan = plan_makespan(job, int(size) if size.isdigit() else None)
+    plan = plan_for(job, int(size) if size.isdigit() else None)
     rest = f"Would write {job.result_path}. Evidence: dry_run, nothing was measured."
     if not has_torch():
         rest += f"\nTo run it, install torch: {INSTALL}"

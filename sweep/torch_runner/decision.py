@@ -61,7 +61,7 @@ def judge_sharing(measured: Estimate, predicted: float, tolerance: float) -> Ver
 
 
 def overall(verdicts: Iterable[Verdict]) -> tuple[str, list[str]]:
-    """Return the decision of a run, and the reasons of what is not confirmed, each once.
+    """Return the decision of a run, and the reasons of what is not confirmed, the first of each kind.
 
     One refuted claim refutes the run; one open claim leaves it open.
 
@@ -74,7 +74,9 @@ def overall(verdicts: Iterable[Verdict]) -> tuple[str, list[str]]:
     for worst in (NOT_CONFIRMED, INCONCLUSIVE):
         reasons = [item.reason for item in judged if item.verdict == worst]
         if reasons:
-            return worst, list(dict.fromkeys(reasons))
+            # One of a kind is enough: a busy host is busy in every row.
+            kinds = {reason.partition(":")[0]: reason for reason in reversed(reasons)}
+            return worst, list(reversed(kinds.values()))
     return (CONFIRMED, []) if judged else (INCONCLUSIVE, ["there is only one strategy, so nothing to compare"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def cores() -> list[int]:
 class Device:
     """What one rank computes on.
 
-    ``slot`` is the GPU or core among ``slots``, ``turn`` its place among the ranks that share it, out of ``turns``.
+    ``slot`` is the GPU or core among ``slots``, ``turn`` its place among the ranks that share it, out of ``turns``;
+    ``cores`` are those that the process had before it was pinned to one.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Device:
     slots: int
     turn: int
     turns: int
+    cores: tuple[int, ...]
 
     @classmethod
     def of(cls, local_rank: int, local_size: int) -> Device:
@@ -46,8 +49,9 @@ class Device:
         import torch
 
         kind = "cuda" if torch.cuda.is_available() else "cpu"
-        slots = torch.cuda.device_count() if kind == "cuda" else len(cores())
-        return cls(kind, local_rank % slots, slots, local_rank // slots, -(-local_size // slots))
+        found = tuple(cores())
+        slots = torch.cuda.device_count() if kind == "cuda" else len(found)
+        return cls(kind, local_rank % slots, slots, local_rank // slots, -(-local_size // slots), found)
 
     @property
     def torch_device(self) -> Any:
@@ -73,7 +77,7 @@ class Device:
 
         if self.kind == "cuda":
             return f"{torch.cuda.get_device_name(self.slot)} ({platform.node()}:{self.slot})"
-        return f"{host_cpu()} (core {cores()[self.slot]})"
+        return f"{host_cpu()} (core {self.cores[self.slot]})"
 
     def take(self) -> None:
         """Make the device this thread's own: the GPU is made current, or the thread is pinned to its core."""
@@ -83,8 +87,13 @@ class Device:
             torch.cuda.set_device(self.slot)
         else:
             torch.set_num_threads(1)
-            if hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, {cores()[self.slot]})
+            pin({self.cores[self.slot]})
+
+
+def pin(chosen: Iterable[int]) -> None:
+    """Let this thread, and those that it starts, run on these cores only, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, chosen)
 
 
 def evidence_level(device: Device, names: list[str]) -> str:

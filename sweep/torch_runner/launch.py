@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from sweep.errors import InputError
@@ -40,9 +42,7 @@ def launch(job: Job, arguments: list[str], ranks: int) -> None:
     os.environ[QUIET] = "1"
     # torchrun would set it too, and say so at length.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Its warnings on every signal and its table of exit codes say less than the failure in the result file.
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="sweep-validate-") as logs:
+    with _quiet_logging(), tempfile.TemporaryDirectory(prefix="sweep-validate-") as logs:
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -63,13 +63,24 @@ def launch(job: Job, arguments: list[str], ranks: int) -> None:
             raise KeyboardInterrupt(f"stopped by {error.sigval.name}; the ranks have ended") from None
 
 
+@contextlib.contextmanager
+def _quiet_logging() -> Iterator[None]:
+    # The launcher's warnings on every signal say less than the failure in the result file.
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def ranks_of(job: Job) -> int:
     """Return how many processes a job needs, after checking all of it that needs no device."""
-    from sweep.torch_runner.plan import plan_makespan
+    from sweep.torch_runner.points import plan_for
 
     if job.result_path.exists() and not job.force:
         raise result.Exists(result.taken(job.result_path))
-    return plan_makespan(job).ranks
+    return plan_for(job).ranks
 
 
 def _what_failed(path: Path, run_id: str, failures: dict[int, object]) -> str:

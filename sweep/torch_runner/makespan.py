@@ -137,7 +137,7 @@ def compare(
             {
                 "strategy": assignment.strategy,
                 "against": base.strategy,
-                "quantity": f"{QUANTITY} of {base.strategy} / {QUANTITY} of {assignment.strategy}",
+                "quantity": f"ratio of {QUANTITY}",
                 "predicted": predicted,
                 "measured": decision.as_dict(measured),
                 "verdict": verdict.verdict,

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import click
 
 from sweep.errors import InputError
-from sweep.torch_runner import makespan
+from sweep.torch_runner import makespan, replay
 from sweep.torch_runner.devices import Device, evidence_level, hardware
 from sweep.torch_runner.group import Group, PeerLost, Place, Value
-from sweep.torch_runner.job import MAKESPAN, Job
-from sweep.torch_runner.plan import COSTS, MakespanPlan, plan_makespan
+from sweep.torch_runner.job import Job
+from sweep.torch_runner.plan import COSTS, MakespanPlan
+from sweep.torch_runner.points import ReplayPlan, plan_for
 from sweep.torch_runner.report import Report, text_of
 from sweep.torch_runner.watch import WAITING, WORKING, Board, Watch, hold_signals
 from sweep.torch_runner.work import DEFAULT_DTYPE, Work, calibrated_unit
@@ -40,7 +41,7 @@ def run_rank(job: Job) -> None:
         report.refuse_if_taken()
         # A kernel may have to be compiled for the plan, in which time there is nothing to show.
         board.set(WAITING)
-        plan = plan_makespan(job, place.size)
+        plan = plan_for(job, place.size)
         board.set(WORKING)
         report.document["workload"] |= workload_of(job, plan)
         _run(job, plan, group, board, report)
@@ -57,19 +58,35 @@ def run_rank(job: Job) -> None:
         click.echo(f"{text_of(report.document)}\n\nWrote {report.path}.")
 
 
-def workload_of(job: Job, plan: MakespanPlan) -> dict[str, object]:
-    """Return the parameters of the makespan workload."""
+def workload_of(job: Job, plan: MakespanPlan | ReplayPlan) -> dict[str, object]:
+    """Return the parameters of the workload, beyond those that every run has."""
+    if isinstance(plan, MakespanPlan):
+        return {
+            "request_count": len(COSTS),
+            "request_cost_units": list(COSTS),
+            "speeds": [list(plan.speeds)],
+            "unit_ms": job.unit_ms,
+            "products_per_unit": job.products_per_unit,
+            "slack": job.slack,
+        }
+    first = plan.points[0]
     return {
-        "request_count": len(COSTS),
-        "request_cost_units": list(COSTS),
-        "speeds": [list(plan.speeds)],
-        "unit_ms": job.unit_ms,
-        "products_per_unit": job.products_per_unit,
-        "slack": job.slack,
+        "request_count": len(first.requests),
+        "speeds": [list(point.speeds) for point in plan.points],
+        "dataset": job.dataset.name if job.dataset else None,
+        "trace": job.trace.name if job.trace else None,
+        "select": list(job.select),
+        "stream_fingerprints": [point.requests.fingerprint() for point in plan.points],
+        "policies": [point.policy.label for point in plan.points],
+        "slacks": [point.slack for point in plan.points],
+        "seeds": [point.seed for point in plan.points],
+        "cache_hit_speedup": first.cache_hit_speedup,
+        "statistics_warmup": first.warmup,
+        "time_scale": job.time_scale,
     }
 
 
-def _run(job: Job, plan: MakespanPlan, group: Group, board: Board, report: Report) -> None:
+def _run(job: Job, plan: MakespanPlan | ReplayPlan, group: Group, board: Board, report: Report) -> None:
     place, document = group.place, report.document
     device = Device.of(place.local_rank, place.local_size)
     nccl = device.kind == "cuda" and device.turns == 1
@@ -85,7 +102,7 @@ def _run(job: Job, plan: MakespanPlan, group: Group, board: Board, report: Repor
     device.take()
     work = _together(group, lambda: Work(device, job.compute_dim, dtype))
     product_ms = group.from_first(work.product_ms() if place.rank == 0 else 0.0)
-    if job.mode == MAKESPAN:
+    if isinstance(plan, MakespanPlan):
         unit = calibrated_unit(product_ms, job.unit_ms, job.products_per_unit)
         makespan.check_duration(job, plan, device, unit)
         document["calibration"] = {
@@ -97,6 +114,20 @@ def _run(job: Job, plan: MakespanPlan, group: Group, board: Board, report: Repor
         timings = makespan.measure(job, plan, group, device, work, unit, board)
         document["metrics"]["rows"] = makespan.rows(plan, unit, timings)
         document["prediction"], verdicts = makespan.compare(job, plan, device, unit, timings)
+    else:
+        scale = replay.time_scale(job, plan, product_ms)
+        replay.check_duration(job, plan, device, scale)
+        service = float(plan.points[0].requests.service_ms.mean())
+        document["calibration"] = {
+            "product_ms": product_ms,
+            "time_scale": scale,
+            "mean_service_products": service * scale / product_ms,
+        }
+        cases, notes = replay.measure(job, plan, group, device, work, scale, product_ms, board)
+        found = [replay.compare_case(case, scale, product_ms) for case in cases]
+        document["metrics"]["rows"] = replay.rows(cases, found, device, scale)
+        document["prediction"], verdicts = replay.compare(job, cases, found, device)
+        document["cannot_conclude"] += notes
     report.decide(verdicts)
     _together(group, report.write if place.rank == 0 else lambda: None)
 

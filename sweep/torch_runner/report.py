@@ -112,11 +112,12 @@ def text_of(document: result.Document) -> str:
     if any(shares):
         columns.append(Column("least share of a core", shares))
     parts = [table(columns)]
-    compared = [point for point in document["prediction"]["points"] if point["verdict"] != decision.NOT_JUDGED]
+    compared: list[dict[str, Any]] = [
+        point for point in document["prediction"]["points"] if point["verdict"] != decision.NOT_JUDGED
+    ]
     compared += document["prediction"]["pairs"]
     if compared:
-        names = [f"{item['strategy']} against {item['against']}" if "against" in item else item["strategy"]
-                 for item in compared]  # fmt: skip
+        names = [name_of(item) for item in compared]
         predicted = [label_text(_number(item["predicted"])) for item in compared]
         found = [item["measured"] for item in compared]
         parts.append(
@@ -137,8 +138,9 @@ def text_of(document: result.Document) -> str:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """Return the name of a row: its strategy, and how it was routed where there are two ways."""
-    return f"{row['strategy']}, {row['routing']}" if "routing" in row else str(row["strategy"])
+    """Return the name of a row or a comparison: the strategy, what it is compared with, how it was routed."""
+    name = f"{row['against']} / {row['strategy']}" if "against" in row else str(row["strategy"])
+    return f"{name}, {row['routing']}" if "routing" in row else name
 
 
 def _cpu_share(row: dict[str, Any]) -> str:
