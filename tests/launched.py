@@ -21,7 +21,7 @@ VALIDATE = ("-m", "sweep", "validate")
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, *arguments: str, cores: set[int] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A launcher in a session of its own; whatever it leaves behind is killed, after the test has looked."""
     process = subprocess.Popen(
         [sys.executable, *arguments, "--output", str(folder)],
@@ -32,6 +32,8 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
     )
+    if cores:
+        os.sched_setaffinity(process.pid, cores)
     try:
         yield process
     finally:

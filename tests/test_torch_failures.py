@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -147,3 +148,19 @@ def test_refusal__one_sentence_and_no_file(tmp_path, options, said):
     assert err.count("\n") == 1
     assert said in err
     assert not list(tmp_path.iterdir())
+
+
+@pinned
+@pytest.mark.parametrize(("options", "predicted"), [((), 26 / 17), (("--concurrent-sharing",), 1.0)])
+def test_ranks_that_share_a_core__in_turn_or_at_once(tmp_path, options, predicted):
+    with started(
+        tmp_path, *VALIDATE, *SMALL, *options, "--repeats", "3", cores={min(os.sched_getaffinity(0))}
+    ) as process:
+        _, err = process.communicate(timeout=START_S)
+        assert process.returncode == 0, err
+    found = result.read(tmp_path / NAME)
+    assert found["hardware"]["ranks_share_device"] is True
+    pair = found["prediction"]["pairs"][0]
+    assert pair["predicted"] == pytest.approx(predicted, rel=0.02)
+    if options:
+        assert found["decision"] != "confirmed"

@@ -85,7 +85,8 @@ def rows(plan: MakespanPlan, unit: Unit, timings: list[Timings]) -> list[dict[st
                 "request_cost_units_per_rank": assignment.units(plan.ranks),
                 "products_per_rank": products,
                 "rank_speed_asked": list(plan.speeds),
-                "rank_speed_achieved": [_speed_achieved(unit, speed) for speed in plan.speeds],
+                "rank_speed_achieved": _speeds_achieved(plan, assignment, times),
+                "rank_speed_of_whole_products": [_speed_of_products(unit, speed) for speed in plan.speeds],
                 "rank_elapsed_ms": np.median(times.elapsed, axis=0).tolist(),
                 "rank_cpu_ms": None if times.cpu is None else np.median(times.cpu, axis=0).tolist(),
                 "max_rank_makespan_ms": makespan,
@@ -156,6 +157,13 @@ def _span(products: list[int], slots: int) -> int:
     return max(sum(products[slot::slots]) for slot in range(min(slots, len(products))))
 
 
-def _speed_achieved(unit: Unit, speed: float) -> float:
+def _speeds_achieved(plan: MakespanPlan, assignment: Assignment, times: Timings) -> list[float]:
+    """Return each rank's cost units per time over all repeats, the fastest 1; NaN for a rank without work."""
+    units, elapsed = np.array(assignment.units(plan.ranks), float), times.elapsed.sum(axis=0)
+    speeds = np.divide(units, elapsed, out=np.full(plan.ranks, np.nan), where=units > 0)
+    return [float(speed) for speed in speeds / np.nanmax(speeds)]
+
+
+def _speed_of_products(unit: Unit, speed: float) -> float:
     """Return the speed that whole products give, over the requests of the workload."""
     return sum(COSTS) * unit.products / sum(products_of(cost, unit.products, speed) for cost in COSTS)

@@ -8,6 +8,7 @@ main thread may be inside a collective operation that nothing interrupts.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import tempfile
@@ -43,7 +44,10 @@ class Board:
 
     def __init__(self, local_rank: int, local_size: int, rank: int) -> None:
         # The ranks of a run have one parent, the launcher's agent, which gives them one port.
-        run = f"{os.getppid()}-{os.environ.get('MASTER_PORT', '0')}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        named = [
+            os.environ.get(name, "0") for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+        ]
+        run = hashlib.sha256("/".join([str(os.getppid()), *named]).encode()).hexdigest()[:16]
         self.path = Path(tempfile.gettempdir()) / f"sweep-torch-{os.getuid()}-{run}.board"
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -143,7 +147,8 @@ class Watch(threading.Thread):
             if failure is None and taken is not None:
                 # Whoever sent the signal sent it to all ranks: this one does not die, it leaves.
                 self.board.slots["state"][self.board.mine] = LEAVING
-                failure = Failure(None, f"stopped by {signal.Signals(taken.si_signo).name}")
+                absent = "" if self.board.slots["pid"].all() else " before all ranks had started"
+                failure = Failure(None, f"stopped by {signal.Signals(taken.si_signo).name}{absent}")
             if failure is None and os.getppid() != self.parent:
                 failure = Failure(None, "the launcher died")
             if failure is not None:
