@@ -85,7 +85,9 @@ def check(document: Any, name: str) -> None:
         raise InputError(
             f"{name} has schema_version {document['schema_version']!r}; this version of sweep reads {SCHEMA_VERSION}."
         )
-    errors = sorted(_validator().iter_errors(document), key=lambda error: list(map(str, error.absolute_path)))
+    # A field that is missing is said first: a misspelt one is missing and unknown at once.
+    order = {"required": 0}
+    errors = sorted(_validator().iter_errors(document), key=lambda error: order.get(error.validator, 1))
     for error in errors:
         place = ".".join(map(str, error.absolute_path))
         if error.validator == "required":
