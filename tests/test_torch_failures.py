@@ -18,6 +18,18 @@ pytest.importorskip("torch")
 NAME = "par-replica-load-routing_default.json"
 SMALL = ("--compute-dim", "64", "--unit-ms", "1")
 LONG = (*SMALL, "--repeats", "100000")
+REPLAY = (
+    "--mode",
+    "replay",
+    "--compute-dim",
+    "64",
+    "--requests",
+    "50",
+    "--policy",
+    "queue_aware",
+    "--repeats",
+    "100000",
+)
 
 
 def failure_in(folder: Path) -> dict[str, object]:
@@ -55,9 +67,9 @@ def test_run__two_ranks_then_no_overwriting_then_reading(tmp_path):
 
 
 @pinned
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killed_rank__is_named_by_the_survivor(tmp_path, victim):
-    with started(tmp_path, *TORCHRUN, *LONG) as process:
+@pytest.mark.parametrize(("victim", "run"), [(0, LONG), (1, LONG), (0, REPLAY), (1, REPLAY)])
+def test_killed_rank__is_named_by_the_survivor(tmp_path, victim, run):
+    with started(tmp_path, *TORCHRUN, *run, "--workload-id", "par-replica-load-routing") as process:
         ranks = at_work(process)
         ranks[victim].kill()
         status, _, err = ends_within(process, ranks, 40)

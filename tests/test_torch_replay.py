@@ -305,7 +305,7 @@ def test_router__routes_as_simulated_when_reports_come_at_once(policy):
     (point,) = plan_replay(Job(mode="replay", policy=(policy,))).points
     point = dataclasses.replace(point, requests=work)
     simulated = point.simulated()
-    routed = []
+    routed, given_up = [], []
     begin = now_ns()
 
     def send(rank, index):
@@ -317,11 +317,24 @@ def test_router__routes_as_simulated_when_reports_come_at_once(policy):
         empty = simulated.start[mine[-1]] + simulated.effective[mine[-1]]
         router.take(rank, online.Report(0, index, begin + int(empty * 1e6)))
 
-    router = online.Router(point, 1.0, begin, tuple(os.sched_getaffinity(0)), send, lambda: None)
+    router = online.Router(point, 1.0, begin, tuple(os.sched_getaffinity(0)), send, given_up.append)
     thread = threading.Thread(target=router.run)
     thread.start()
     thread.join(timeout=60)
+    assert given_up == []
     assert routed == simulated.replica.tolist()
+
+
+def test_router__hands_an_error_to_the_serving_thread():
+    (point,) = plan_replay(Job(mode="replay", policy=("round_robin",))).points
+    desk = online.Desk(point, 0, products_for(point, SCALE, PRODUCT_MS), PRODUCT_MS, Recorder())
+
+    def send(rank, index):
+        raise InputError("there is no such replica")
+
+    online.Router(point, 1.0, now_ns(), tuple(os.sched_getaffinity(0)), send, desk.give_up).run()
+    with pytest.raises(InputError, match="no such replica"):
+        desk.serve_all(server=None, begin_ns=0)
 
 
 def test_online__where_it_is_not_possible():

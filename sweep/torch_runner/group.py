@@ -25,6 +25,15 @@ class PeerLost(RuntimeError):
     """A collective operation failed: another rank is gone or did not come in time."""
 
 
+@contextmanager
+def lost_peers() -> Iterator[None]:
+    """Turn what torch raises when a message fails into `PeerLost`."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise PeerLost(str(error)) from error
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a process stands among those of the run, as torchrun tells it."""
@@ -125,8 +134,7 @@ class Group:
     def _waiting(self) -> Iterator[None]:
         self.board.set(WAITING)
         try:
-            yield
-        except (RuntimeError, ValueError) as error:
-            raise PeerLost(str(error)) from error
+            with lost_peers():
+                yield
         finally:
             self.board.set(WORKING)

@@ -16,13 +16,15 @@ from sweep import reference
 from sweep.reference.user_rules import UserRule
 from sweep.torch_runner.clock import now_ns, sleep_until
 from sweep.torch_runner.devices import Device, pin
-from sweep.torch_runner.group import Group, PeerLost
+from sweep.torch_runner.group import Group, lost_peers
 from sweep.torch_runner.measured import Array
 from sweep.torch_runner.points import Point
 from sweep.torch_runner.serve import Log, Server
 
 _TO_RANK, _TO_ROUTER = 1, 2
 _ACCEPTED, _FINISHED, _OVER = range(3)
+#: Weight of the last request in a rank's idea of its pace.
+_LEARNS = 0.2
 
 
 def why_not(point: Point, group: Group, turns: int) -> str:
@@ -62,7 +64,7 @@ class Desk:
         self.backlog = 0
         self.current: tuple[int, int] | None = None
         self.inbox: queue.SimpleQueue[tuple[int, int, bool] | None] = queue.SimpleQueue()
-        self.lost = False
+        self.error: Exception | None = None
 
     def accept(self, index: int) -> None:
         """Put a request into the queue and report it."""
@@ -94,16 +96,19 @@ class Desk:
             with self.lock:
                 self.backlog -= count
                 self.current = None
+                # What a product takes here and now: a rank knows its own pace better than the calibration did.
+                took = (log.finish[-1] - log.start[-1]) * 1e6 / count
+                self.product_ns += _LEARNS * (took - self.product_ns)
                 empty = self._empty_ns()
             self.tell(Report(_FINISHED, index, empty))
-        if self.lost:
-            raise PeerLost("the router or a rank was lost during a replay")
+        if self.error is not None:
+            raise self.error
         self.tell(Report(_OVER, -1, 0))
         return log
 
-    def give_up(self) -> None:
-        """Let the serving thread end: a message failed."""
-        self.lost = True
+    def give_up(self, error: Exception) -> None:
+        """Let the serving thread raise what another thread met."""
+        self.error = error
         self.inbox.put(None)
 
     def _empty_ns(self) -> int:
@@ -124,7 +129,7 @@ class Router(threading.Thread):
         begin_ns: int,
         cores: tuple[int, ...],
         send: Callable[[int, int], None],
-        lost: Callable[[], None],
+        give_up: Callable[[Exception], None],
     ) -> None:
         super().__init__(name="router", daemon=True)
         self.point = point
@@ -132,7 +137,7 @@ class Router(threading.Thread):
         self.begin_ns = begin_ns
         self.cores = cores
         self.send = send
-        self.lost = lost
+        self.give_up = give_up
         self.rule = UserRule(point.policy, point.slack, point.seed) if point.policy.rule.function else None
         self.lock = threading.Lock()
         self.records = point.requests.to_records()
@@ -164,8 +169,8 @@ class Router(threading.Thread):
                 self.send(self._choose(index, record), index)
             for rank in range(len(self.replicas)):
                 self.send(rank, -1)
-        except RuntimeError:
-            self.lost()
+        except Exception as error:
+            self.give_up(error)
 
     def _choose(self, index: int, record: dict[str, Any]) -> int:
         with self.lock:
@@ -196,8 +201,8 @@ def replay_online(point: Point, group: Group, device: Device, server: Server, pr
             while (index := mail.fetch(0, _TO_RANK, 1)[0]) >= 0:
                 desk.accept(index)
             desk.inbox.put(None)
-        except RuntimeError:
-            desk.give_up()
+        except Exception as error:
+            desk.give_up(error)
 
     receiver = threading.Thread(target=receive, name="receiver", daemon=True)
     receiver.start()
@@ -218,15 +223,15 @@ def _at_router(point: Point, group: Group, device: Device, server: Server, produ
         else:
             desk.inbox.put(None)
 
-    router = Router(point, pace.scale, pace.begin_ns, device.cores, send, lambda: desk.give_up())
+    router = Router(point, pace.scale, pace.begin_ns, device.cores, send, lambda error: desk.give_up(error))
     desk = Desk(point, 0, products, pace.product_ms, lambda report: router.take(0, report))
 
     def listen(rank: int) -> None:
         try:
             while (report := Report(*mail.fetch(rank, _TO_ROUTER, 3))).event != _OVER:
                 router.take(rank, report)
-        except RuntimeError:
-            desk.give_up()
+        except Exception as error:
+            desk.give_up(error)
 
     threads = [threading.Thread(target=listen, args=(r,), daemon=True) for r in range(1, group.place.size)]
     for thread in [*threads, router]:
@@ -251,7 +256,7 @@ class _Mail:
         import torch.distributed as dist
 
         message = torch.tensor(numbers, dtype=torch.int64)
-        with self.lock:
+        with self.lock, lost_peers():
             self.under_way.append((dist.isend(message, dst=rank, group=self.control, tag=tag), message))
 
     def fetch(self, rank: int, tag: int, length: int) -> list[int]:
@@ -259,10 +264,12 @@ class _Mail:
         import torch.distributed as dist
 
         message = torch.empty(length, dtype=torch.int64)
-        dist.recv(message, src=rank, group=self.control, tag=tag)
+        with lost_peers():
+            dist.recv(message, src=rank, group=self.control, tag=tag)
         found: list[int] = message.tolist()
         return found
 
     def finish(self) -> None:
-        for work, _ in self.under_way:
-            work.wait()
+        with lost_peers():
+            for work, _ in self.under_way:
+                work.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -101,6 +102,9 @@ def _run(job: Job, plan: MakespanPlan | ReplayPlan, group: Group, board: Board, 
     document["evidence_level"] = evidence_level(device, names)
     device.take()
     work = _together(group, lambda: Work(device, job.compute_dim, dtype))
+    # A collection of what the imports left would stop a rank in the middle of a measurement.
+    gc.collect()
+    gc.freeze()
     product_ms = group.from_first(work.product_ms() if place.rank == 0 else 0.0)
     if isinstance(plan, MakespanPlan):
         unit = calibrated_unit(product_ms, job.unit_ms, job.products_per_unit)

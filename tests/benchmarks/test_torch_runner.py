@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
 import pytest
 
+from sweep.tables import estimate
 from sweep.torch_runner import result
 
 pytest.importorskip("torch")
@@ -35,9 +37,10 @@ def test_makespan__ratio(benchmark, report, measuring, tmp_path):
     report(f"torch runner, two CPU ranks, least share of a core {least_share(found):.2f}: {found['decision']}")
     for pair in found["prediction"]["pairs"]:
         measured = pair["measured"]
+        bounds = [math.nan if measured[name] is None else measured[name] for name in ("mean", "lower", "upper")]
         report(
             f"  makespan of round_robin / {pair['strategy']:13s} predicted {pair['predicted']:.3f}, "
-            f"measured {measured['mean']:.3f} [{measured['lower']:.3f}, {measured['upper']:.3f}]"
+            f"measured {estimate(*bounds)}"
         )
 
 
