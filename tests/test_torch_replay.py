@@ -222,6 +222,7 @@ def test_recomputed__speeds_achieved_are_reported_beside_those_asked_for():
     assert row["rank_speed_asked"] == [1.0, 0.8]
     assert row["rank_speed_achieved"] == pytest.approx([1.0, 0.8], rel=0.01)
     assert row["rank_speed_achieved"] != [1.0, 0.8]
+    assert row["hit_service_ratio"] == pytest.approx(0.7, rel=0.01)
     assert row["rank_busy_ms"] == pytest.approx(row["rank_cpu_ms"])
 
 

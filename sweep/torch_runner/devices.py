@@ -13,8 +13,6 @@ from typing import Any
 from sweep.torch_runner.result import CPU_PROFILE, CUDA_PROFILE
 
 INSTALL = 'pip install "sweep[torch]"'
-#: The oldest torch that is tested.
-OLDEST = "2.13"
 CPU_EVIDENCE, ONE_GPU, MANY_GPUS = "cpu_mechanism", "single_gpu_mechanism", "real_multi_gpu_mechanism_benchmark"
 
 

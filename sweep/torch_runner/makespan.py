@@ -128,7 +128,7 @@ def compare(
     for assignment, times, span in list(zip(plan.assignments, timings, spans, strict=True))[1:]:
         measured = decision.ratio_of(timings[0].makespan.tolist(), times.makespan.tolist())
         predicted = spans[0] / span
-        if job.concurrent_sharing and device.turns > 1:
+        if job.concurrent_sharing:
             verdict = decision.judge_sharing(measured, predicted, job.tolerance)
         else:
             caveats = [cause for pair in (timings[0], times) for cause in decision.busy_caveats(pair.cpu, pair.elapsed)]

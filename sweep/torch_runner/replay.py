@@ -231,6 +231,7 @@ def rows(cases: list[Case], found: list[Compared], device: Device, scale: float)
                 "request_cost_units_per_rank": np.rint(middle).astype(int).tolist(),
                 "rank_speed_asked": speeds.tolist(),
                 "rank_speed_achieved": _speeds_achieved(case, scale),
+                "hit_service_ratio": _hit_service_ratio(case),
                 "rank_elapsed_ms": np.median(elapsed, axis=0).tolist(),
                 "rank_busy_ms": np.median([replay.busy_ms for replay in replays], axis=0).tolist(),
                 "rank_cpu_ms": np.median([r.cpu_ms for r in replays], axis=0).tolist()
@@ -264,6 +265,19 @@ def _speeds_achieved(case: Case, scale: float) -> list[float]:
         busy += replay.busy_ms
     speeds = np.divide(nominal, busy, out=np.full(len(busy), np.nan), where=busy > 0)
     return [float(speed) for speed in speeds / np.nanmax(speeds)]
+
+
+def _hit_service_ratio(case: Case) -> float:
+    """Return how long a hit took per nominal service time, relative to a request without one; NaN without both."""
+    took, nominal = np.zeros(2), np.zeros(2)
+    for replay in case.replays:
+        served = replay.served
+        whole = case.point.requests.service_ms / np.array(case.point.speeds)[served.replica]
+        for hit in (0, 1):
+            took[hit] += served.effective[served.hit == hit].sum()
+            nominal[hit] += whole[served.hit == hit].sum()
+    pace = np.divide(took, nominal, out=np.full(2, np.nan), where=nominal > 0)
+    return float(pace[1] / pace[0])
 
 
 def compare(
