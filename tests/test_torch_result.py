@@ -73,6 +73,7 @@ def test_plan__three_ranks():
         ({"unit_ms": 1.0, "products_per_unit": 2}, "exclude each other"),
         ({"unit_ms": -1.0}, "--unit-ms must be"),
         ({"select": ("best",)}, "give it with --dataset"),
+        ({"dataset": Path("x.zarr"), "slack": 3.0}, "--dataset and --slack exclude each other"),
         ({"mode": "makespan", "requests": 5}, "applies only to --mode replay"),
         ({"mode": "replay", "concurrent_sharing": True}, "applies only to --mode makespan"),
         ({"tolerance": 1.5}, "--tolerance must be"),
@@ -83,6 +84,11 @@ def test_plan__three_ranks():
 def test_job__mistakes(options, said):
     with pytest.raises(InputError, match=said):
         Job(**options)
+
+
+def test_job__service_model_without_a_trace():
+    found = CliRunner().invoke(command.main, ["--mode", "replay", "--base-ms", "3", "--dry-run"])
+    assert (found.exit_code, found.output) == (1, "Error: --base-ms applies only to --trace.\n")
 
 
 def test_job__published_spelling():

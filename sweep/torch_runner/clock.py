@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-#: A sleep ends late by up to this; the rest of a wait is spent looking at the clock.
-_OVERSLEEP_NS = 500_000
+#: A sleep ends late by about this. The rest of a wait is spent looking at the clock, which costs the rank its share of
+#: a busy core: it is short.
+_OVERSLEEP_NS = 100_000
 _LONGEST_SLEEP_NS = 500_000_000
 
 

@@ -13,7 +13,11 @@ from sweep.requests import ServiceModel
 MAKESPAN, REPLAY = "makespan", "replay"
 #: The name under which the published tool knows the makespan mode.
 MODES = {MAKESPAN: MAKESPAN, REPLAY: REPLAY, "replica_routing": MAKESPAN}
-DEFAULT_LABEL = "default"
+DEFAULT_LABEL, DEFAULT_SLACK_MS = "default", 5.0
+_ALTERNATIVES = (
+    ("unit_ms", "products_per_unit"),
+    *(("dataset", name) for name in ("trace", "speeds", "policy", "slack")),
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -39,7 +43,7 @@ class Job:
     service_model: ServiceModel = field(default_factory=ServiceModel)
     requests: int | None = None
     policy: tuple[str, ...] | None = None
-    slack: float = 5.0
+    slack: float | None = None
     speeds: tuple[float, ...] | None = None
     compute_dim: int = 768
     dtype: str | None = None
@@ -62,7 +66,8 @@ class Job:
             raise InputError(f"There are no ranks: --ranks must be at least 1, got {self.ranks}.")
         for name, least in (("compute_dim", 1), ("repeats", 1), ("warmup", 0)):
             whole("--" + name.replace("_", "-"), getattr(self, name), at_least=least)
-        number("--slack [ms]", self.slack, at_least=0, finite=False)
+        if self.slack is not None:
+            number("--slack [ms]", self.slack, at_least=0, finite=False)
         number("--tolerance", self.tolerance, above=0, below=1)
         number("--timeout [s]", self.timeout, at_least=1)
         for name in ("unit_ms", "time_scale"):
@@ -76,8 +81,7 @@ class Job:
         self._check_combination()
 
     def _check_combination(self) -> None:
-        for one, other in (("unit_ms", "products_per_unit"), ("dataset", "trace"), ("dataset", "speeds"),
-                           ("dataset", "policy")):  # fmt: skip
+        for one, other in _ALTERNATIVES:
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 flags = [f"--{name.replace('_', '-')}" for name in (one, other)]
                 raise InputError(f"{flags[0]} and {flags[1]} exclude each other; give only one of them.")
@@ -100,11 +104,19 @@ class Job:
     @classmethod
     def of(cls, found: dict[str, Any]) -> Job:
         """Return the job that the options given on a command line describe."""
-        from sweep.arguments import make_service
+        from sweep.arguments import SERVICE_MODEL, flag, make_service
 
         names = {item.name for item in fields(cls)}
         given = {name: value for name, value in found.items() if name in names}
+        for option in SERVICE_MODEL:
+            if option.name in found and "trace" not in found:
+                raise InputError(f"{flag(str(option.name))} applies only to --trace.")
         return cls(**given, service_model=make_service(found))
+
+    @property
+    def slack_ms(self) -> float:
+        """Return the slack of policies that are not points of a Dataset."""
+        return DEFAULT_SLACK_MS if self.slack is None else self.slack
 
     @property
     def default_workload_id(self) -> str:

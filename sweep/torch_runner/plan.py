@@ -92,7 +92,7 @@ def plan_makespan(job: Job, ranks: int | None = None) -> MakespanPlan:
     assignments = [
         Assignment(ROUND_ROBIN, tuple(i % ranks for i in range(len(COSTS)))),
         Assignment(LEAST_LOADED, _least_loaded(ranks)),
-        *(Assignment(policy.label, _routed(policy, speeds, job.slack)) for policy in _others(job)),
+        *(Assignment(policy.label, _routed(policy, speeds, job.slack_ms)) for policy in _others(job)),
     ]
     return MakespanPlan(ranks, speeds, tuple(assignments))
 

@@ -18,7 +18,7 @@ from sweep.errors import InputError
 from sweep.options import split_list
 from sweep.policies import Policy, as_policies
 from sweep.requests import Requests
-from sweep.torch_runner.job import MAKESPAN, Job
+from sweep.torch_runner.job import DEFAULT_SLACK_MS, MAKESPAN, Job
 from sweep.torch_runner.plan import DEFAULT_RANKS, ROUND_ROBIN, MakespanPlan, plan_makespan
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def plan_replay(job: Job, ranks: int | None = None) -> ReplayPlan:
         speeds = job.speeds or (1.0,) * size
         stream = _stream(job, sum(speeds))
         chosen = as_policies(job.policy or _POLICIES, "timeline")
-        found = [Point(policy.label, "", policy, job.slack, speeds, stream, 0, 0.30, 0) for policy in chosen]
+        found = [Point(policy.label, "", policy, job.slack_ms, speeds, stream, 0, 0.30, 0) for policy in chosen]
     replicas = len(found[0].speeds)
     wanted = ranks or job.ranks or replicas
     if wanted != replicas:
@@ -237,7 +237,7 @@ def _point(ds: xr.Dataset, labels: dict[str, Any], label: str, slack: float, see
         name=f"{named}, {group}",
         group=group,
         policy=policy,
-        slack=5.0 if math.isnan(slack) else slack,
+        slack=DEFAULT_SLACK_MS if math.isnan(slack) else slack,
         speeds=tuple(float(speed) for speed in row.values),
         requests=_first(scalar.realise(seed), job.requests),
         seed=seed,

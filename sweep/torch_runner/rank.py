@@ -68,7 +68,7 @@ def workload_of(job: Job, plan: MakespanPlan | ReplayPlan) -> dict[str, object]:
             "speeds": [list(plan.speeds)],
             "unit_ms": job.unit_ms,
             "products_per_unit": job.products_per_unit,
-            "slack": job.slack,
+            "slack": job.slack_ms,
         }
     first = plan.points[0]
     return {
