@@ -24,6 +24,7 @@ from sweep import arguments, listings
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, Command, Option, choice
 from sweep.policies import Policy, catalogue, names_for
+from sweep.torch_runner.arguments import OPTIONS as VALIDATE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
-_STUDIES = ("tradeoff", "dplb", "replicas")
+_EXTRAS |= {"torch": "torch", "jsonschema": "torch"}
+_STUDIES = ("tradeoff", "dplb", "replicas", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
 _RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers")
 #: The policy that `sweep explain` replays when none is given.
@@ -308,6 +310,7 @@ def study(ctx: click.Context, /, **_: Any) -> None:
     tradeoff: policy and slack against balance and tail latency, at each heterogeneity.
     dplb: round robin against least load over token steps, the published table and then over seeds.
     replicas: throughput and P99 against the number of replicas.
+    validate: what `sweep validate` measured in reports/torch, against its prediction.
     """
     found = arguments.given(ctx)
     name = found["name"]
@@ -319,6 +322,28 @@ def study(ctx: click.Context, /, **_: Any) -> None:
         workers=found.get("workers"),
         progress=not found.get("quiet") and sys.stderr.isatty(),
     )
+
+
+@main.command(cls=Command, example="sweep validate --ranks 2 --label my-machine", params=VALIDATE)
+@click.pass_context
+def validate(ctx: click.Context, /, **_: Any) -> None:
+    """Run selected points on real devices and compare them with their prediction.
+
+    Starts one process per replica on this machine, as torchrun does for `python -m sweep.torch_runner`,
+    which takes the same options. Exit status: 0 whatever the decision, 1 for a failure or refusal.
+    """
+    from sweep.torch_runner import command, launch
+
+    try:
+        job, said = command.prepared(ctx)
+        if said is not None:
+            click.echo(said)
+            return
+        launch.launch(job, command.arguments_of(ctx), launch.ranks_of(job))
+    except (InputError, launch.RunFailed) as error:
+        if str(error):
+            raise click.ClickException(str(error)) from None
+        raise click.exceptions.Exit(1) from None
 
 
 def _load_study(name: str) -> ModuleType:
