@@ -14,14 +14,13 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from sweep import chunks, labels
 from sweep.blocks import Block, Counts, Layout, blocks, counts, empty, inner_shape
-from sweep.engines import Array, Arrays
+from sweep.engines import Arrays
 from sweep.files import Files, files_at
 from sweep.grid import Grid
 from sweep.variables import Variable
@@ -81,11 +80,12 @@ class BlockStore:
     def write(self, grid: Grid, layout: Layout, block: Block, arrays: Arrays, receipt: Receipt) -> None:
         """Write the chunks of a block, each whole, then its record."""
         cells = _cells_slices(grid, block.shape)
+        everything = tuple(slice(None) for _ in cells)
         written = {}
         for variable, chunk, inner in _chunks_of(grid, layout, block.policy):
             whole = np.full(_chunk_shape(grid, layout, variable), 0 if variable.integer else np.nan, _dtype(variable))
             rest = tuple(slice(0, side.stop - side.start) for side in inner)
-            whole[(0, *cells, *rest)] = arrays[variable.name][(..., *inner)]
+            whole[0][(*cells, *rest)] = arrays[variable.name][(*everything, *inner)]
             written[_chunk_name(grid, variable, block, chunk)] = chunks.encode(whole)
         self.files.write(written)
         self.files.write({_record(block): json.dumps(asdict(receipt)).encode()})
@@ -111,6 +111,10 @@ class BlockStore:
             for block in blocks(counts(grid), layout)
         )
         return [block for block in wanted if block.have != block.shape]
+
+    def record_count(self) -> int:
+        """Return the number of records; every block that is computed adds one."""
+        return len(self.files.names(_RECORDS))
 
     def damaged(self, grid: Grid, layout: Layout) -> Iterator[tuple[Block, str]]:
         """Yield the recorded blocks that cannot be read whole, and why."""
@@ -209,7 +213,8 @@ def _chunks_of(
     for variable in grid.variables.values():
         if variable.dims == ("reason",):
             for chunk in sorted(own):
-                yield variable, (chunk,), (slice(chunk * layout.reason, min((chunk + 1) * layout.reason, len(grid.reasons))),)
+                first, last = chunk * layout.reason, min((chunk + 1) * layout.reason, len(grid.reasons))
+                yield variable, (chunk,), (slice(first, last),)
         else:
             inner = inner_shape(grid, variable)
             yield variable, tuple(0 for _ in inner), tuple(slice(0, length) for length in inner)

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import (
@@ -23,7 +22,7 @@ from concurrent.futures import (
 from typing import Any, Protocol
 
 from sweep.blocks import Task
-from sweep.errors import InputError, one_of
+from sweep.errors import BlockError, InputError, one_of
 from sweep.work import Done, Job, perform
 
 #: Executors of our own, by name.
@@ -33,10 +32,6 @@ _MOST_FAILURES = 10
 # Times that a pool of our own may break without one task coming back.
 _MOST_REBUILDS = 3
 _GUARD = 'A script that starts processes needs `if __name__ == "__main__":` around its main part.'
-
-
-class BlockError(RuntimeError):
-    """A block failed: its cells, and why. The other blocks are not lost."""
 
 
 class Backend(Protocol):
@@ -63,8 +58,8 @@ def backend_for(executor: Any, job: Job, workers: int) -> Backend:
     InputError
         When it is nothing that runs tasks, or when the job cannot travel to its processes.
     """
-    if executor is None or isinstance(executor, str):
-        kind = one_of("executor", executor or "threads", NAMES)
+    if isinstance(executor, str):
+        kind = one_of("executor", executor, NAMES)
         return _Threads(job, workers) if kind == "threads" else _Processes(job, workers)
     if isinstance(executor, Executor):
         if not isinstance(executor, ThreadPoolExecutor):

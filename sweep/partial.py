@@ -29,8 +29,11 @@ class _Masked(BackendArray):
 
     def _read(self, key: tuple[Any, ...]) -> Any:
         along = dict(zip(self.variable.dims, key, strict=True))
+        found = self.variable.isel(along)
         there = self.there.isel({dim: along[dim] for dim in _AXES})
-        return self.variable.isel(along).where(there).values
+        # The axes of the cells come in the same order; those of list parameters, replicas and reasons stand between.
+        beside = [axis for axis, dim in enumerate(found.dims) if dim not in there.dims]
+        return np.where(np.expand_dims(there.values, beside), found.values, np.nan)
 
 
 def masked(ds: xr.Dataset, kept: BlockStore) -> xr.Dataset:

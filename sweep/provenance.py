@@ -41,7 +41,7 @@ def rule_hash(function: Callable[..., Any]) -> str:
         except (OSError, TypeError):
             digest.update(found.__code__.co_code + repr(found.__code__.co_consts).encode())
         used = inspect.getclosurevars(found)
-        for name, value in sorted((used.globals | used.nonlocals).items()):
+        for name, value in sorted({**used.globals, **used.nonlocals}.items()):
             plain = getattr(value, "py_func", value)
             if inspect.isfunction(plain):
                 if plain not in known and plain.__module__ == found.__module__:

@@ -47,7 +47,7 @@ def run(
     store: str | os.PathLike[str] | None = None,
     extend: bool = False,
     block_seeds: int | None = None,
-    executor: Executor | Client | str | None = None,
+    executor: Executor | Client | str = "threads",
     workers: int | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
@@ -100,7 +100,7 @@ def run(
     InputError
         For a mistake in any argument, before anything is computed; for a store that holds another sweep; and for a
         rule of one's own that fails.
-    sweep.executors.BlockError
+    sweep.errors.BlockError
         When a block fails. With a store the other blocks are computed first.
     KeyboardInterrupt
         When interrupted, within a second, saying how far it came.
@@ -134,7 +134,7 @@ def run(
 def repair(
     store: str | os.PathLike[str],
     *,
-    executor: Executor | Client | str | None = None,
+    executor: Executor | Client | str = "threads",
     workers: int | None = None,
     progress: bool = False,
 ) -> None:
@@ -163,7 +163,7 @@ def fill(
     kept: BlockStore,
     grid: Grid,
     layout: Layout,
-    executor: Executor | Client | str | None,
+    executor: Executor | Client | str,
     workers: int,
     progress: bool,
 ) -> None:
@@ -176,17 +176,17 @@ def fill(
 
 
 def _in_memory(
-    grid: Grid, layout: Layout, executor: Executor | Client | str | None, workers: int, progress: bool
+    grid: Grid, layout: Layout, executor: Executor | Client | str, workers: int, progress: bool
 ) -> xr.Dataset:
     result = empty(grid, grid.shape)
 
     def place(task: Task, done: Done) -> None:
         assert done.arrays is not None
-        points = tuple(slice(None) for _ in grid.workload.dims)
+        points = [slice(None) for _ in grid.workload.dims]
         for block, arrays in zip(task.blocks, done.arrays, strict=True):
             slack, heterogeneity, seed = block.ranges(layout)
             for name, values in arrays.items():
-                result[name][(block.policy, slack, heterogeneity, *points, seed)] = values
+                result[name][block.policy][(slack, heterogeneity, *points, seed)] = values
 
     wanted = list(blocks(counts(grid), layout))
     _compute(grid, layout, wanted, executor, workers, progress, place, "; nothing was written", store=None)
@@ -199,7 +199,7 @@ def _compute(
     grid: Grid,
     layout: Layout,
     missing: Sequence[Block],
-    executor: Executor | Client | str | None,
+    executor: Executor | Client | str,
     workers: int,
     progress: bool,
     take: Callable[[Task, Done], None],

@@ -142,6 +142,11 @@ class Status:
         return left / self.requests_per_s if self.requests_per_s > 0 else float("nan")
 
 
+def done_blocks(location: str | os.PathLike[str]) -> int:
+    """Return how many blocks were computed for a location, 0 where there is no store."""
+    return BlockStore(os.fspath(location)).record_count()
+
+
 def status(location: str | os.PathLike[str]) -> Status:
     """Return how far a store is; `InputError` when there is none."""
     kept = BlockStore(os.fspath(location))
@@ -198,10 +203,13 @@ def verify(location: str | os.PathLike[str]) -> list[str]:
 def block_text(grid: Grid, layout: Layout, block: Block) -> str:
     """Return the cells of a block in words."""
     slack, heterogeneity, seed = block.ranges(layout)
-    sides = [("seed", grid.seeds[seed])]
+    sides: list[tuple[str, tuple[float, ...]]] = [("seed", grid.seeds[seed])]
     if slack.stop - slack.start < len(grid.slack):
         sides.append(("slack", grid.slack[slack]))
     if heterogeneity.stop - heterogeneity.start < len(grid.fleet.heterogeneity):
         sides.append(("heterogeneity", tuple(grid.fleet.heterogeneity[heterogeneity].tolist())))
-    spans = [f"{name} {side[0]:g}" if len(side) == 1 else f"{name} {side[0]:g} to {side[-1]:g}" for name, side in sides]
+    spans = [
+        f"{name} {side[0]:.17g}" if len(side) == 1 else f"{name} {side[0]:.17g} to {side[-1]:.17g}"
+        for name, side in sides
+    ]
     return ", ".join([grid.policies[block.policy].label, *spans])

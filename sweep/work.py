@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sweep.block_store import BlockStore, receipt_of
-from sweep.blocks import Layout, Task, absent, empty, simulate
+from sweep.blocks import Layout, Task, absent, simulate
 from sweep.engines import Arrays, Scratch, Stream, cells
 from sweep.errors import InputError
 from sweep.grid import Grid
@@ -90,8 +90,8 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
         if store is None:
             return Done(requests, job.code, found)
         for into, part in zip(arrays, found, strict=True):
-            for name, values in part.items():
-                into[name][(*box[:2], *points, box[2])] = values
+            for name, array in part.items():
+                into[name][(*box[:2], *points, box[2])] = array
     assert store is not None
     seconds = time.perf_counter() - begin
     for block, values in zip(wanted, arrays, strict=True):
