@@ -138,7 +138,7 @@ def repair(
     workers: int | None = None,
     progress: bool = False,
 ) -> None:
-    """Compute the damaged and the missing blocks of a store.
+    """Compute the damaged and the missing blocks of a store, and write its labels again where they are damaged.
 
     Parameters
     ----------
@@ -155,6 +155,8 @@ def repair(
     workers = _available_cores() if workers is None else whole("workers", workers, at_least=1)
     kept = BlockStore(os.fspath(store))
     grid, layout = opened(kept)
+    prepare(kept)
+    kept.label(grid, layout)
     kept.forget([block for block, _ in kept.damaged(grid, layout)])
     fill(kept, grid, layout, executor, workers, progress)
 
