@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
-import multiprocessing
 import os
 import shutil
 import sys
@@ -99,10 +98,9 @@ class _Program(click.Group):
         try:
             return super().main(*args, **extra)
         except SystemExit as stopped:
-            # Compiled code in a worker thread cannot be stopped, and a normal exit would wait for it, as it would
-            # for processes; they end with this one.
-            working = [thread for thread in threading.enumerate() if thread.name.startswith("sweep")]
-            if stopped.code in (130, 143) and (working or multiprocessing.active_children()):
+            # Compiled code in a worker thread cannot be stopped, and a normal exit would wait for it.
+            working = any(thread.name.startswith("sweep") for thread in threading.enumerate())
+            if stopped.code in (130, 143) and working:
                 sys.stderr.flush()
                 os._exit(int(stopped.code))
             raise

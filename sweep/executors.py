@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from sweep.blocks import Task
 from sweep.errors import BlockError, InputError, one_of
-from sweep.work import Done, Job, perform
+from sweep.work import Done, Flag, Job, perform
 
 #: Executors of our own, by name.
 NAMES = ("threads", "processes")
@@ -129,7 +129,12 @@ class _Processes:
         )
 
     def submit(self, task: Task) -> Future[Done]:
-        return self.pool.submit(_perform_here, task)
+        # A worker that is started now inherits the mask: Ctrl-C is the parent's affair from its first moment.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return self.pool.submit(_perform_here, task)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def room(self) -> int:
         return 3 * self.workers
@@ -140,14 +145,15 @@ class _Processes:
         return True
 
     def close(self, *, interrupted: bool) -> None:
+        # The workers stop at their next kernel call. Killed ones would leave semaphores and tracebacks behind.
         self.stop.set()
-        self.pool.shutdown(wait=not interrupted, cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)
 
 
-_here: tuple[Job, Any]
+_here: tuple[Job, Flag]
 
 
-def _start_worker(job: bytes, stop: Any) -> None:
+def _start_worker(job: bytes, stop: Flag) -> None:
     """Prepare a process of our pool: the parent handles Ctrl-C, and a worker does not outlive it."""
     global _here
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import rules
 import xarray as xr
 from grids import BLOCK_SEEDS, LEVELS, POLICIES, SEEDS, SLACK, assert_same_bits, records, run, work
 
@@ -20,6 +22,17 @@ import sweep
 from sweep import block_store, grid_file, provenance, runner, stores
 from sweep.blocks import Block, Layout, absent, blocks
 from sweep.files import _owner
+
+
+def always_last(view: Any, request: Any, parameters: Any) -> Any:
+    """Send everything to the last replica."""
+    return view.wait_ms.size - 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    with rules.registered(("always_last", always_last, {})):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -218,12 +231,6 @@ MORE: dict[str, Any] = {
 }
 
 
-@sweep.register("always_last")
-def always_last(view: Any, request: Any, parameters: Any) -> Any:
-    """Send everything to the last replica."""
-    return view.wait_ms.size - 1
-
-
 @pytest.mark.parametrize("axis", MORE)
 def test_extend__one_axis(store: Path, computed: Computed, axis: str) -> None:
     fresh = run(**{axis: MORE[axis]})
@@ -334,11 +341,11 @@ def test_refuse__other_code(store: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_refuse__a_rule_that_was_changed(tmp_path: Path) -> None:
     def go(to: int) -> None:
-        @sweep.register("constant")
         def constant(view: Any, request: Any, parameters: Any) -> Any:
             return to
 
-        run(tmp_path / "out.zarr", policy=["constant"], seed=2)
+        with rules.registered(("constant", constant, {})):
+            run(tmp_path / "out.zarr", policy=["constant"], seed=2)
 
     go(1)
     go(1)
