@@ -29,7 +29,12 @@ class Cluster:
         self.threads = 0
         self.room()
         # Once to every worker, and not with each task: it may hold a trace. Later workers fetch it from the others.
-        self.job = client.scatter(job, broadcast=True, hash=False)
+        try:
+            self.job = client.scatter(job, broadcast=True, hash=False)
+        except Exception as error:  # what a worker met while reading it
+            raise InputError(
+                f"A worker cannot read the job ({error}); install the same version of sweep everywhere."
+            ) from error
 
     def submit(self, task: Task) -> Future[Done]:
         """Start a task."""
