@@ -9,7 +9,7 @@ from sweep.errors import InputError
 from sweep.fleet import Fleet
 from sweep.policies import Policy, register
 from sweep.requests import Requests, ServiceModel
-from sweep.runner import run
+from sweep.runner import repair, run
 from sweep.simulation import compare, simulate
 from sweep.store import open_dataset as open
 from sweep.store import write
@@ -26,6 +26,7 @@ __all__ = [
     "compare",
     "open",
     "register",
+    "repair",
     "run",
     "simulate",
     "write",

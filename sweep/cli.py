@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweep import arguments, listings
-from sweep.errors import InputError
-from sweep.options import FILE, INTEGER, Command, Option, choice
+from sweep.cli_status import status
+from sweep.errors import BlockError, InputError
+from sweep.interrupts import Terminated, terminable
+from sweep.options import FILE, INTEGER, PLACE, Command, Option, choice
 from sweep.policies import Policy, catalogue, names_for
 from sweep.torch_runner.arguments import OPTIONS as VALIDATE
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
-_EXTRAS |= {"torch": "torch", "jsonschema": "torch"}
+_EXTRAS |= {"torch": "torch", "jsonschema": "torch", "distributed": "cluster", "fsspec": "cluster"}
 _STUDIES = ("tradeoff", "dplb", "replicas", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
 _RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers")
@@ -72,10 +75,12 @@ def _sentences() -> Iterator[None]:
         raise
     except OSError as error:
         raise click.ClickException(str(error)) from error
+    except BlockError as error:
+        raise click.ClickException(str(error)) from error
     except KeyboardInterrupt as error:
         said = str(error) or f"stopped after {time.monotonic() - start:.1f} s"
         click.echo(f"\nInterrupted: {said}.", err=True)
-        raise click.exceptions.Exit(130) from None
+        raise click.exceptions.Exit(143 if isinstance(error, Terminated) else 130) from None
 
 
 def _missing(package: str) -> click.ClickException:
@@ -95,9 +100,10 @@ class _Program(click.Group):
             return super().main(*args, **extra)
         except SystemExit as stopped:
             # Compiled code in a worker thread cannot be stopped, and a normal exit would wait for it.
-            if stopped.code == 130 and any(thread.name.startswith("sweep") for thread in threading.enumerate()):
+            working = any(thread.name.startswith("sweep") for thread in threading.enumerate())
+            if stopped.code in (130, 143) and working:
                 sys.stderr.flush()
-                os._exit(130)
+                os._exit(int(stopped.code))
             raise
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -187,7 +193,16 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
     params=[
         *arguments.GRID,
         *arguments.MANY,
-        Option("-o", "--output", group="Output", type=FILE, text="Dataset to write: a new .zarr or .nc path."),
+        Option(
+            "-o",
+            "--output",
+            group="Output",
+            type=PLACE,
+            text="Dataset to write: a .zarr path or URL, which keeps every block and which the same command goes on "
+            "with, or a new .nc path.",
+        ),
+        arguments.BLOCK_SEEDS,
+        arguments.EXTEND,
         arguments.CONFIG,
         arguments.QUIET,
     ],
@@ -202,13 +217,16 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     """
     import sweep
     from sweep.store import check_output
+    from sweep.stores import check_place, done_blocks
 
     found = arguments.given(ctx)
     output = found.get("output")
-    if output is not None:
+    store = str(output) if str(output).endswith(".zarr") else None
+    if store is not None:
+        check_place(store)
+    elif output is not None:
         check_output(output)
-        if output.suffix == ".nc":
-            _need("h5netcdf")
+        _need("h5netcdf")
     quiet = bool(found.get("quiet"))
     fleet = arguments.make_fleet(found)
     workload = arguments.make_workload(found, fleet.replicas)
@@ -217,16 +235,31 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     if "seeds" in found or "trace" in found:
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)
+    for name in ("block_seeds", "extend"):
+        if name in found and store is not None:
+            settings[name] = found[name]
+        elif name in found:
+            raise InputError(f"{arguments.flag(name)} needs --output with a path that ends in .zarr.")
+    if store is not None:
+        settings["store"] = store
+    if "dask" in found:
+        _need("distributed")
     _introduce(workload, fleet, settings["policy"], quiet)
     started = time.monotonic()
-    ds = sweep.run(workload, fleet, **settings, progress=not quiet and sys.stderr.isatty())
+    before = done_blocks(store) if store is not None else 0
+    with terminable(), _warnings_as_notes(), arguments.executor_of(found) as executor:
+        ds = sweep.run(workload, fleet, **settings, **executor, progress=not quiet and sys.stderr.isatty())
     if output is None:
         click.echo(listings.summary(ds))
         return
-    sweep.write(ds, output)
+    if store is None:
+        sweep.write(ds, output)
     if not quiet:
         sizes = " x ".join(f"{ds.sizes[str(dim)]:,} {dim}" for dim in ds["request_count"].dims)
-        click.echo(f"Wrote {output} ({sizes}) after {time.monotonic() - started:.1f} s.")
+        if store is not None and before == done_blocks(store):
+            click.echo(f"{output} is complete ({sizes}); nothing was left to compute.")
+        else:
+            click.echo(f"Wrote {output} ({sizes}) after {time.monotonic() - started:.1f} s.")
 
 
 @main.command(
@@ -279,6 +312,9 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
 
         _save(timeline(ds), output)
         click.echo(f"\nWrote {output}.")
+
+
+main.add_command(status)
 
 
 @main.command(cls=Command)
@@ -358,6 +394,14 @@ def _load_study(name: str) -> ModuleType:
             spec.loader.exec_module(module)
             return module
     raise click.ClickException(f"The study {name} is not part of this installation ({package}).")
+
+
+@contextlib.contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Show a warning as one sentence, without the line of code that gave it."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _note(f"Warning: {message}")
+        yield
 
 
 def _note(text: str) -> None:

@@ -50,7 +50,7 @@ class Grid:
         Raises
         ------
         InputError
-            For a part of the wrong kind, a value out of range or given twice, or a result that does not fit in memory.
+            For a part of the wrong kind, or a value out of range or given twice.
         """
         if not isinstance(workload, Workload):
             raise InputError(f"workload must be a sweep.Workload, got {type(workload).__name__}.")
@@ -58,14 +58,16 @@ class Grid:
             raise InputError(f"fleet must be a sweep.Fleet, got {type(fleet).__name__}.")
         one_of("engine", engine, ENGINES)
         policies = as_policies(policy, engine)
-        grid = cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
-        needed, free = grid.result_bytes, psutil.virtual_memory().available
+        return cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
+
+    def check_memory(self) -> None:
+        """Raise `InputError` when the result does not fit in memory."""
+        needed, free = self.result_bytes, psutil.virtual_memory().available
         if needed > free:
             raise InputError(
                 f"The result would take {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free: "
-                f"{grid.cell_count:,} cells; give fewer seeds, slacks or policies."
+                f"{self.cell_count:,} cells; give fewer seeds, slacks or policies, or a store to keep it on disk."
             )
-        return grid
 
     @cached_property
     def dims(self) -> dict[str, Sequence[Any]]:

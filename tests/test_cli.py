@@ -268,12 +268,21 @@ def test_run__an_existing_path_is_refused_before_computing(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "run", lambda *_, **__: pytest.fail("computed"))
-    there = tmp_path / "there.zarr"
-    there.mkdir()
+    there = tmp_path / "there.nc"
+    there.touch()
     assert call("run", "-o", there) == (
         2,
         "",
         f"Error: The output {str(there)!r} exists already and is not overwritten; remove it or choose another.\n",
+    )
+    foreign = tmp_path / "there.zarr"
+    foreign.mkdir()
+    (foreign / "notes.txt").touch()
+    assert call("run", "-o", foreign) == (
+        2,
+        "",
+        f"Error: The folder {str(foreign)!r} exists already, holds 'notes.txt' and is not a store of sweep; remove it "
+        "or choose another path.\n",
     )
     assert "must end in .zarr or .nc" in call("run", "-o", tmp_path / "out.csv")[2]
     assert "does not exist; create it first" in call("run", "-o", tmp_path / "no" / "out.zarr")[2]
@@ -498,8 +507,9 @@ def test_process__interrupt(call: Call, tmp_path: Path) -> None:
         took = time.monotonic() - sent
     assert (running.returncode, out) == (130, "")
     assert "Interrupted" in err and "Traceback" not in err
+    assert "are kept in 'out.zarr'; the same command goes on" in err
     assert took < 5
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"]
 
 
 def test_process__broken_pipe_is_quiet() -> None:
