@@ -299,9 +299,10 @@ def executor_of(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "dask" not in found:
         yield {name: found[name] for name in ("executor",) if name in found}
         return
-    from distributed import Client
+    import distributed
 
-    with Client(found["dask"], timeout="10s") as client:
+    connect: Callable[..., Any] = distributed.Client
+    with connect(found["dask"], timeout="10s") as client:
         yield {"executor": client}
 
 

@@ -125,6 +125,10 @@ class BlockStore:
             except ValueError as error:
                 yield block, str(error)
 
+    def unlabel(self) -> None:
+        """Remove the index, so that the labels are written again."""
+        self.files.remove([_INDEX])
+
     def forget(self, damaged: Iterable[Block]) -> None:
         """Remove the records of blocks, so that they are computed again."""
         places = {_place(block) for block in damaged}
@@ -141,14 +145,18 @@ class BlockStore:
     # --- Labels -----------------------------------------------------------------------------------------------------
 
     def label(self, grid: Grid, layout: Layout) -> None:
-        """Write what makes the folder a Zarr store of the grid, metadata and coordinates, unless it stands there."""
-        if not self.labelled(grid, layout):
-            metadata, contents = _labels(grid, layout)
+        """Write what makes the folder a Zarr store of the grid: metadata, coordinates and, last, their index.
+
+        Does nothing when the index is that of the grid.
+        """
+        metadata, contents = _labels(grid, layout)
+        index = chunks.consolidated(metadata)
+        if not self.files.exists(_INDEX) or self.files.read(_INDEX) != index:
             self.files.write(metadata | contents)
-            self.files.write({_INDEX: chunks.consolidated(metadata)})
+            self.files.write({_INDEX: index})
 
     def labelled(self, grid: Grid, layout: Layout) -> bool:
-        """Return whether the metadata and the coordinates are those of the grid."""
+        """Return whether the index, the metadata and the coordinates are those of the grid, every byte."""
         metadata, contents = _labels(grid, layout)
         wanted = metadata | contents | {_INDEX: chunks.consolidated(metadata)}
         try:

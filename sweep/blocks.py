@@ -21,8 +21,8 @@ Counts = tuple[int, int, int]
 # A block on disk: about two seconds of work on one core, and arrays of at most this size.
 _STORED_REQUESTS = 80_000_000
 _STORED_BYTES = 64 * 2**20
-# Less than a tenth of a second is not worth the files of a block.
-_LEAST_REQUESTS = 4_000_000
+# A short sweep is cut in four, but no block is shorter than half a second, or its files would cost too much.
+_LEAST_REQUESTS = 20_000_000
 # A block in memory: about half a second, short enough for progress and for stopping.
 _HELD_REQUESTS = 20_000_000
 
@@ -65,7 +65,7 @@ def layout_on_disk(grid: Grid, block_seeds: int | None) -> Layout:
     if block_seeds is None:
         work = _work_per_seed(grid)
         size = grid.result_bytes // (len(grid.policies) * len(grid.seeds))
-        several = max(-(-len(grid.seeds) // 16), _LEAST_REQUESTS // work)
+        several = max(-(-len(grid.seeds) // 4), _LEAST_REQUESTS // work)
         block_seeds = max(1, min(_STORED_REQUESTS // work, several, _STORED_BYTES // max(size, 1)))
     return Layout(len(grid.slack), len(grid.fleet.heterogeneity), block_seeds, len(grid.reasons))
 

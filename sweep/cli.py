@@ -265,7 +265,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
 @main.command(
     cls=Command,
     example="sweep explain --slack 5 --heterogeneity 0.3 --requests 200 --sessions 20 --prefixes 20 -o timeline.png",
-    others=arguments.MANY,
+    others=[*arguments.MANY, arguments.BLOCK_SEEDS, arguments.EXTEND],
     params=[
         *arguments.GRID,
         arguments.SEED,

@@ -156,7 +156,9 @@ def repair(
     kept = BlockStore(os.fspath(store))
     grid, layout = opened(kept)
     prepare(kept)
-    kept.label(grid, layout)
+    if not kept.labelled(grid, layout):
+        kept.unlabel()
+        kept.label(grid, layout)
     kept.forget([block for block, _ in kept.damaged(grid, layout)])
     fill(kept, grid, layout, executor, workers, progress)
 

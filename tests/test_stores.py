@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -513,3 +514,18 @@ def test_code__holds_every_source_that_decides_numbers() -> None:
     # The catalogue's words, checks of arguments, and the containers that hold what was given or drawn.
     known = {"columns", "errors", "fleet", "grid", "policies", "requests", "rules_api", "variables"}
     assert {path.stem for path in imported - hashed} <= known
+
+
+# --- What it costs -----------------------------------------------------------------------------------------------
+
+
+def test_memory__does_not_grow_with_the_result(tmp_path: Path) -> None:
+    """Eight times the seeds take the same memory beside the list of the seeds and of the blocks."""
+    peaks = []
+    for seeds in (40, 320):
+        tracemalloc.start()
+        run(tmp_path / f"{seeds}.zarr", workload=work(5), seed=seeds, block_seeds=20, workers=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert sweep.open(tmp_path / "320.zarr").nbytes > 3 * 2**20
+    assert peaks[1] < peaks[0] + 2**20

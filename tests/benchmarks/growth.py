@@ -97,7 +97,7 @@ def cells_table(quick: bool) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for factor in (1, 10, 100):
-        found = case(seeds=(4 if quick else 40) * factor)
+        found = case(seeds=(4 if quick else 160) * factor)
         lines.append(
             f"| {found['cells']:,} | {found['requests']:,} | {found['blocks']} | {found['ns']:.1f} | "
             f"{found['peak_mib']:.0f} | {100 * found['store_share']:.1f} % | {found['disk_mib']:.0f} | "
