@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -121,6 +122,31 @@ def test_killed_launcher__leaves_no_rank(tmp_path):
         process.kill()
         ends_within(process, ranks, 20)
     assert failure_in(tmp_path) == {"rank": None, "what": "the launcher died"}
+
+
+@pinned
+@pytest.mark.parametrize("late", [0, 1])
+def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late):
+    refuses = (
+        "import os, time, sweep.torch_runner.rank as r\n"
+        "from sweep.errors import InputError\n"
+        "def plan_for(job, ranks):\n"
+        f"    time.sleep(3.0 * (os.environ['RANK'] == '{late}'))\n"
+        "    raise InputError('nothing matches')\n"
+        "r.plan_for = plan_for\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    script = tmp_path / "refuses.py"
+    script.write_text(refuses)
+    boards = set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board"))
+    with started(tmp_path, *TORCHRUN[:-2], str(script)) as process:
+        _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert err.count("Error: nothing matches") == 1
+    script.unlink()
+    assert not list(tmp_path.iterdir())
+    assert set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board")) <= boards
 
 
 @pinned

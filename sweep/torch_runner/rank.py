@@ -49,7 +49,7 @@ def run_rank(job: Job) -> None:
     except PeerLost:
         watch.end_after(None)
     except InputError:
-        watch.stop()
+        watch.refuse()
         raise
     except BaseException as error:
         watch.end_after(f"{type(error).__name__}: {error}")

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-#: States of a rank: busy on its own, waiting for others, or leaving in good order.
-WORKING, WAITING, LEAVING = range(3)
+#: States of a rank: busy on its own, waiting for others, leaving in good order, leaving because the job is refused.
+WORKING, WAITING, LEAVING, REFUSED = range(4)
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SLOT = np.dtype(
     [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("what", "S400")]
@@ -86,11 +86,11 @@ class Board:
             if slot["what"]:
                 return Failure(int(slot["rank"]), bytes(slot["what"]).decode("utf-8", "replace"))
         for slot in slots:
-            if slot["state"] != LEAVING and not _runs(int(slot["pid"])):
+            if slot["state"] < LEAVING and not _runs(int(slot["pid"])):
                 return Failure(int(slot["rank"]), f"the process died (pid {slot['pid']})")
         for slot in slots:
             stuck = slot["state"] == WORKING and now - slot["progress"] > limit_s
-            if slot["state"] != LEAVING and (stuck or now - slot["alive"] > limit_s):
+            if slot["state"] < LEAVING and (stuck or now - slot["alive"] > limit_s):
                 silent = now - min(slot["progress"], slot["alive"])
                 return Failure(int(slot["rank"]), f"the process hung: no sign of life for {silent:.0f} s")
         return None
@@ -144,6 +144,9 @@ class Watch(threading.Thread):
             if self.stopped.is_set():
                 return
             failure = self.board.failure(self.limit_s)
+            if failure is None and taken is not None and (self.board.slots["state"] == REFUSED).any():
+                # The launcher stops the other ranks of a job that one has refused; this one would refuse it too.
+                os._exit(1)
             if failure is None and taken is not None:
                 # Whoever sent the signal sent it to all ranks: this one does not die, it leaves.
                 self.board.slots["state"][self.board.mine] = LEAVING
@@ -158,6 +161,17 @@ class Watch(threading.Thread):
         """Stop watching: the run is over in good order."""
         self.board.set(LEAVING)
         self.stopped.set()
+
+    def refuse(self) -> None:
+        """Stop watching: this rank refuses the job, and leaves after the first one, which says so."""
+        self.board.set(REFUSED)
+        self.stopped.set()
+        first, deadline = self.board.slots[0], time.monotonic() + self.limit_s
+        while self.board.mine and first["state"] < LEAVING and time.monotonic() < deadline:
+            if first["pid"] and not _runs(int(first["pid"])):
+                break
+            time.sleep(_TICK_S)
+        self.board.forget()
 
     def end(self, failure: Failure) -> None:
         """Write the failure, kill a hung rank of this host and leave the process with status 1."""
