@@ -48,7 +48,7 @@ def test_bad_input__is_one_clear_sentence(given, said):
 
 def test_memory__too_large_a_result_is_refused_with_its_size():
     with pytest.raises(InputError, match=r"would take [\d.]+ GiB of memory.*1,000,000,000,000 cells"):
-        grid(slack=range(1_000), seed=500_000_000)
+        grid(slack=range(1_000), seed=500_000_000).check_memory()
 
 
 def test_shape__keeps_the_orders_given_and_adds_the_lists_of_the_workload():
