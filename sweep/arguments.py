@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from sweep.console import label_text
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
+from sweep.trace_arguments import READER, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
 
 if TYPE_CHECKING:
@@ -118,16 +119,7 @@ SERVICE_MODEL = [
     ),
 ]
 
-RECORDED = [
-    Option(
-        "--trace",
-        group=_TRACE,
-        type=FILE,
-        text="CSV file, instead of generated traffic: the Azure LLM inference trace format, or the columns request_id, "
-        "arrival_ms, service_ms, prefix_key, session_id. Every seed replays it.",
-    ),
-    *SERVICE_MODEL,
-]
+RECORDED = [TRACE, *SERVICE_MODEL, *READER]
 
 REPLICAS = Option("--replicas", group=_FLEET, type=INTEGER, text="Number of replicas.", shown="4")
 SPEEDS = Option(
@@ -298,11 +290,11 @@ def make_service(found: dict[str, Any]) -> ServiceModel:
 
 def make_workload(found: dict[str, Any], replicas: int) -> Workload:
     """Return the workload that the options of the groups `GENERATED` and `RECORDED` describe."""
-    from sweep.requests import Requests
     from sweep.workload import Workload
 
     if "trace" in found:
-        return Workload.fixed(Requests.from_csv(found["trace"], service=make_service(found)))
+        return Workload.fixed(make_requests(found, make_service(found)))
+    refuse_without_trace(found)
     for option in SERVICE_MODEL:
         if option.name in found:
             raise InputError(f"{flag(option.name)} applies only to --trace.")
@@ -345,7 +337,7 @@ def has_locality(workload: Workload) -> bool:
     """Return whether requests of a workload without lists have sessions or prefixes."""
     if workload.kind == "fixed":
         requests = workload.parameters["requests"]
-        return bool(requests.session_count or requests.prefix_count)
+        return bool(requests.session_count or requests.prefix_count or requests.blocks is not None)
     return bool(workload.parameters.get("sessions") or workload.parameters.get("prefixes"))
 
 

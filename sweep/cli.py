@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweep import arguments, listings
+from sweep import arguments, listings, trace_arguments
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, Command, Option, choice
 from sweep.policies import Policy, catalogue, names_for
@@ -150,7 +150,9 @@ def main(ctx: click.Context, /) -> None:
         arguments.SLACK,
         arguments.CACHE_HIT_SPEEDUP,
         *arguments.SERVICE_MODEL,
+        *trace_arguments.READER,
         arguments.QUIET,
+        trace_arguments.VERBOSE,
     ],
 )
 @click.argument("trace", type=FILE)
@@ -159,8 +161,7 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
     """Rank policies on one recorded stream.
 
     Prints a table ordered by P95 queue wait. Give the fleet as --replicas or as --speeds.
-    TRACE is a CSV file: the Azure LLM inference trace format, or the columns request_id, arrival_ms,
-    service_ms, prefix_key, session_id.
+    TRACE is a file in any of the formats that `sweep trace info --help` lists.
     """
     import sweep
 
@@ -170,7 +171,7 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
     fleet = arguments.make_fleet(found)
     slack = arguments.only_one(found, "slack", 5.0)
     settings = {name: found[name] for name in ("policy", "cache_hit_speedup") if name in found}
-    requests = sweep.Requests.from_csv(found["trace"], service=arguments.make_service(found))
+    requests = trace_arguments.make_requests(found, arguments.make_service(found))
     frame = sweep.compare(requests, speeds=fleet.speeds[0], slack=slack, **settings)
     loads = [requests.offered_load(float(fleet.speeds.sum()))]
     if not found.get("quiet"):
@@ -190,6 +191,7 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
         Option("-o", "--output", group="Output", type=FILE, text="Dataset to write: a new .zarr or .nc path."),
         arguments.CONFIG,
         arguments.QUIET,
+        trace_arguments.VERBOSE,
     ],
 )
 @click.pass_context
@@ -240,6 +242,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
         Option("-o", "--output", group="Output", type=FILE, text="Picture of the timeline to write: a new .png path."),
         arguments.CONFIG,
         arguments.QUIET,
+        trace_arguments.VERBOSE,
     ],
 )
 @click.pass_context
@@ -278,6 +281,44 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
         from sweep.plots import timeline
 
         _save(timeline(ds), output)
+        click.echo(f"\nWrote {output}.")
+
+
+@main.group()
+def trace() -> None:
+    """Look at recorded traffic."""
+
+
+@trace.command(
+    "info",
+    cls=Command,
+    example="sweep trace info conversation_trace.jsonl -o conversation.png",
+    params=[
+        *arguments.SERVICE_MODEL,
+        *trace_arguments.READER,
+        Option("-o", "--output", group="Output", type=FILE, text="Picture of rate and lengths: a new .png path."),
+    ],
+)
+@click.argument("trace", type=FILE)
+@click.pass_context
+def trace_info(ctx: click.Context, /, **_: Any) -> None:
+    """Say what a trace is like: what the reader did, rate, burstiness, lengths, sessions, reuse.
+
+    TRACE is a Mooncake, Qwen-Bailian or RAGPulse JSONL file, a folder of kv-cache-tester sessions, an Azure,
+    BurstGPT or vidur CSV file, or a CSV or Parquet file of our own format (arrival_ms or arrival_s, and service_ms
+    or prompt_tokens and output_tokens); compressed with gzip or zstd or not.
+    """
+    from sweep.traces import statistics
+
+    found = arguments.given(ctx)
+    output = found.get("output")
+    if output is not None:
+        _check_picture(output)
+        _need("matplotlib", "seaborn")
+    requests = trace_arguments.make_requests(found, arguments.make_service(found))
+    click.echo(statistics.text(requests))
+    if output is not None:
+        _save(statistics.picture(requests), output)
         click.echo(f"\nWrote {output}.")
 
 

@@ -1,0 +1,98 @@
+"""The options of commands that take a recorded stream: how it is read, and the stream made from what the user gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sweep.errors import InputError
+from sweep.options import FILE, INTEGER, NUMBER, Option, Values, choice
+
+if TYPE_CHECKING:
+    from sweep.requests import Requests, ServiceModel
+
+_TRACE = "Recorded traffic"
+_FORMATS = ("auto", "mooncake", "azure", "burstgpt", "bailian", "ragpulse", "kv-cache-tester", "vidur", "own")
+
+#: How a trace is read: `sweep.traces.read`.
+READER = [
+    Option(
+        "--format",
+        group=_TRACE,
+        type=choice(*_FORMATS),
+        text="Format of the trace, if its beginning should not decide.",
+        shown="auto",
+    ),
+    Option(
+        "--blocks",
+        group=_TRACE,
+        type=choice("ceil", "floor"),
+        text="Whether the last, partial cache block of a prompt counts.",
+        shown="ceil",
+    ),
+    Option(
+        "--zero-tokens",
+        group=_TRACE,
+        type=choice("keep", "drop", "clamp"),
+        text="Rows without prompt or output tokens: kept, dropped, or raised to one token.",
+        shown="keep",
+    ),
+    Option(
+        "--ticks",
+        group=_TRACE,
+        type=choice("keep", "spread"),
+        text="Requests of one coarse time: together, or spread at random until the next time.",
+        shown="keep",
+    ),
+    Option("--block-tokens", group=_TRACE, type=INTEGER, text="Tokens of a cache block, where the file does not say."),
+    Option(
+        "--session-rate-per-s",
+        group=_TRACE,
+        type=NUMBER,
+        unit="sessions/s",
+        text="kv-cache-tester: how many sessions begin.",
+        shown="one a minute",
+    ),
+    Option(
+        "--map",
+        group=_TRACE,
+        type=Values("COLUMN=FIELD,...", lambda text: [text], many=False),
+        text="Our own format: which columns of the file are which fields; other columns are left out.",
+    ),
+    Option("--trace-seed", group=_TRACE, type=INTEGER, text="Of what is drawn when a trace is read.", shown="0"),
+]
+
+VERBOSE = Option("-v", "--verbose", group="Output", is_flag=True, text="Say what was done to the trace as it was read.")
+
+#: Option of the command line -> parameter of `sweep.traces.read`, where the names differ.
+_NAMES = {"trace_seed": "seed", "map": "columns"}
+
+
+def make_requests(found: dict[str, Any], service: ServiceModel) -> Requests:
+    """Return the stream of the file in ``found["trace"]``, read as the options say."""
+    from sweep.traces import read, report
+    from sweep.traces.csv_files import parse_map
+
+    options = {_NAMES.get(str(o.name), str(o.name)): found[str(o.name)] for o in READER if str(o.name) in found}
+    if "columns" in options:
+        options["columns"] = parse_map(options["columns"])
+    requests = read(found["trace"], service=service, **options)
+    if found.get("verbose"):
+        click.echo("\n".join(report(requests)), err=True)
+    return requests
+
+
+def refuse_without_trace(found: dict[str, Any]) -> None:
+    """Raise `InputError` when an option of `READER` stands without a trace."""
+    for option in READER:
+        if option.name in found:
+            raise InputError(f"{option.opts[0]} applies only to --trace.")
+
+
+TRACE = Option(
+    "--trace",
+    group=_TRACE,
+    type=FILE,
+    text="Trace, instead of generated traffic, in any format of `sweep trace info --help`. Every seed replays it.",
+)
