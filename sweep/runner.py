@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 import sweep
 from sweep import variables
-from sweep.engines import Arrays, Scratch, Settings, Stream, cells, check_stream
+from sweep.block_cells import as_cache_blocks
+from sweep.engines import Arrays, Scratch, Settings, cells, check_stream, prepared
 from sweep.errors import InputError, whole
 from sweep.fleet import Fleet
 from sweep.grid import Grid
@@ -41,6 +42,9 @@ def run(
     slo_ms: float | None = None,
     steps: int | None = None,
     step_ms: float = 1.0,
+    cache_blocks: float | Iterable[float | None] | None = None,
+    eviction: str = "lru",
+    cache_visible: str = "dispatch",
     executor: Executor | None = None,
     workers: int | None = None,
     progress: bool = False,
@@ -70,6 +74,13 @@ def run(
         Objective for the queue wait; adds ``slo_attainment``. Timeline engine only.
     steps, step_ms
         Length of a run of the token-step engine (None: the workload's own, else until drained), and of a step.
+    cache_blocks
+        How many blocks a replica's cache holds: a capacity, or a list (a dimension) in which None is an unbounded
+        cache, as it is when left out. Requests without chains of blocks have their prefix as one block. Timeline only.
+    eviction
+        ``"lru"`` or ``"lfu"``: what goes when a cache is full (counts while in the cache, ties least recently used).
+    cache_visible
+        When a request's blocks can be matched: from ``"dispatch"`` or ``"prefill_end"`` on.
     executor
         Any `concurrent.futures.Executor`; by default threads.
     workers
@@ -98,7 +109,10 @@ def run(
     >>> dict(ds.p99_queue_wait_ms.sizes)
     {'policy': 2, 'slack': 2, 'heterogeneity': 2, 'seed': 8}
     """
-    settings = Settings(cache_hit_speedup, warmup, slo_ms, steps, step_ms)
+    settings = Settings(
+        cache_hit_speedup, warmup, slo_ms, steps, step_ms,
+        as_cache_blocks(cache_blocks), isinstance(cache_blocks, Iterable), eviction, cache_visible,
+    )  # fmt: skip
     grid = Grid.of(workload, fleet, policy, slack, seed, engine, settings)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor, got {type(executor).__name__}.")
@@ -131,7 +145,7 @@ def simulate_block(grid: Grid, first: int, last: int, stop: threading.Event | No
         for workload in points:
             requests = workload.realise(seed)
             check_stream(requests, speeds, grid.engine, grid.settings)
-            stream = Stream.of(requests)
+            stream = prepared(requests, grid.settings)
             block.append(
                 [
                     cells(stream, speeds, policy, slack, seed, grid.engine, grid.settings, scratch, halted)
@@ -212,12 +226,14 @@ def _place(grid: Grid, result: Arrays, first: int, last: int, block: Block) -> N
     """Copy a block into the result; a policy computed for one slack is repeated along slack."""
     per_seed = len(block) // (last - first)
     points = list(np.ndindex(*(len(values) for values in grid.workload.dims.values())))
+    # Slack, heterogeneity and, where it is a dimension, the capacity of the caches.
+    simulated = (slice(None),) * (3 if grid.settings.cache_axis else 2)
     for position, streams in enumerate(block):
         seed = first + position // per_seed
         point = points[position % per_seed]
         for p, (policy, arrays) in enumerate(zip(grid.policies, streams, strict=True)):
             for name, values in arrays.items():
-                target = result[name][(p, slice(None), slice(None), *point, seed)]
+                target = result[name][(p, *simulated, *point, seed)]
                 if grid.variables[name].dims == ("reason",):
                     target[..., [grid.reasons.index(reason) for reason in policy.rule.reasons]] = values
                 else:

@@ -301,6 +301,12 @@ class Workload:
         """Return the parameters given as lists and their values, in the order of the signature."""
         return {name: value for name, value in self.parameters.items() if isinstance(value, tuple)}
 
+    @property
+    def has_blocks(self) -> bool:
+        """Return whether requests bring chains of cache blocks."""
+        requests = self.parameters.get("requests")
+        return isinstance(requests, Requests) and requests.blocks is not None
+
     def points(self) -> list[tuple[dict[str, Any], Workload]]:
         """Return every combination of `dims`, the last varying fastest, each with its workload without lists."""
         dims = self.dims
