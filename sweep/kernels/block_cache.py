@@ -122,53 +122,43 @@ _FIRST, _LAST = range(2)
 
 
 @kernel
-def _evict_oldest(caches, r, chain, offsets):
-    """Remove the least recently used block of replica r, which holds one at least."""
-    mark = caches.mark[r]
-    i = caches.cursor[r]
-    p = caches.at[r]
-    while True:
-        while p == offsets[i + 1]:
-            i = caches.follow[i]
-            p = offsets[i]
-        b = chain[p]
-        p += 1
-        if b < 0:
-            break
-        if mark[b] == p - 1:
-            mark[b] = -1
-            caches.holders[b, r >> 6] &= ~(np.int64(1) << (r & 63))
-            break
-    caches.cursor[r] = i
-    caches.at[r] = p
+def _touch_lru(mark, born, holders, word, bit, follow, cursor, at, count, i, chain, offsets, capacity, late):
+    """Touch or insert the blocks of request i on one replica, front to back.
 
-
-@kernel
-def _touch_lru(caches, r, i, chain, offsets, capacity, late):
-    """Touch or insert the blocks of request i on replica r, front to back; return how many were evicted."""
-    mark = caches.mark[r]
-    bit = np.int64(1) << (r & 63)
-    word = r >> 6
-    count = caches.count[r]
+    Returns the evictions, the residents and where the cursor stands now.
+    """
     evicted = 0
+    end = offsets[cursor + 1]
     for p in range(offsets[i], offsets[i + 1]):
         b = chain[p]
-        if b >= 0 and mark[b] >= 0:
-            mark[b] = p
+        if b >= 0 and mark[np.uint64(b)] >= 0:
+            mark[np.uint64(b)] = p
             continue
-        if count == capacity:
-            _evict_oldest(caches, r, chain, offsets)
-            evicted += 1
-        else:
+        if count < capacity:
             count += 1
+        else:
+            # A full cache holds a block at least, so that the cursor finds one before it comes to p.
+            while True:
+                while at == end:
+                    cursor = follow[cursor]
+                    at = offsets[cursor]
+                    end = offsets[cursor + 1]
+                old = chain[at]
+                at += 1
+                if old < 0:
+                    break
+                if mark[np.uint64(old)] == at - 1:
+                    mark[np.uint64(old)] = -1
+                    holders[np.uint64(old), word] &= ~bit
+                    break
+            evicted += 1
         if b >= 0:
-            mark[b] = p
+            mark[np.uint64(b)] = p
             if late:
-                caches.born[r, b] = p
+                born[b] = p
             else:
-                caches.holders[b, word] |= bit
-    caches.count[r] = count
-    return evicted
+                holders[np.uint64(b), word] |= bit
+    return evicted, count, cursor, at
 
 
 # --- Least frequently used --------------------------------------------------------------------------------------------
@@ -203,83 +193,73 @@ def _append(slots, ends, s, count):
 
 
 @kernel
-def _touch_lfu(caches, r, i, chain, offsets, capacity, late):
-    """Touch or insert the blocks of request i on replica r, front to back; return how many were evicted."""
-    mark = caches.mark[r]
-    slots = caches.slot[r]
-    ends = caches.ends[r]
-    bit = np.int64(1) << (r & 63)
-    word = r >> 6
-    count = caches.count[r]
-    least = caches.least[r]
+def _touch_lfu(mark, born, holders, word, bit, slots, ends, least, count, i, chain, offsets, capacity, late):
+    """Touch or insert the blocks of request i on one replica, front to back.
+
+    Returns the evictions, the residents and the smallest count.
+    """
     evicted = 0
     for p in range(offsets[i], offsets[i + 1]):
         b = chain[p]
-        if b >= 0 and mark[b] >= 0:
-            s = np.int64(mark[b])
-            times = slots[s, _COUNT]
+        if b >= 0 and mark[np.uint64(b)] >= 0:
+            s = np.int64(mark[np.uint64(b)])
+            times = np.int64(slots[s, _COUNT])
             _unlink(slots, ends, s)
             if times == least and ends[times, _FIRST] < 0:
-                least = np.int64(times + 1)
+                least = times + 1
             _append(slots, ends, s, times + 1)
             continue
-        if count == capacity:
+        if count < capacity:
+            s = count
+            count += 1
+        else:
             # Of those touched least often, the one at the front of the list was touched longest ago.
             s = np.int64(ends[least, _FIRST])
             _unlink(slots, ends, s)
             old = slots[s, _BLOCK]
             if old >= 0:
-                mark[old] = -1
-                caches.holders[old, word] &= ~bit
+                mark[np.uint64(old)] = -1
+                holders[np.uint64(old), word] &= ~bit
             evicted += 1
-        else:
-            s = count
-            count += 1
         slots[s, _BLOCK] = b
-        _append(slots, ends, s, 1)
+        _append(slots, ends, s, np.int64(1))
         least = np.int64(1)
         if b >= 0:
-            mark[b] = s
+            mark[np.uint64(b)] = s
             if late:
-                caches.born[r, b] = p
+                born[b] = p
             else:
-                caches.holders[b, word] |= bit
-    caches.count[r] = count
-    caches.least[r] = least
-    return evicted
+                holders[np.uint64(b), word] |= bit
+    return evicted, count, least
 
 
 # --- All kinds --------------------------------------------------------------------------------------------------------
 
 
 @kernel
-def _touch_unbounded(caches, r, i, chain, offsets):
-    bit = np.int64(1) << (r & 63)
-    word = r >> 6
-    count = caches.count[r]
+def _touch_unbounded(holders, word, bit, count, i, chain, offsets):
     for p in range(offsets[i], offsets[i + 1]):
         b = chain[p]
         if b < 0:
             count += 1
-        elif caches.holders[b, word] & bit == 0:
-            caches.holders[b, word] |= bit
+        elif holders[np.uint64(b), word] & bit == 0:
+            holders[np.uint64(b), word] |= bit
             count += 1
-    caches.count[r] = count
+    return count
 
 
 @kernel
-def _reveal(caches, t, chain, offsets):
-    """Make the blocks visible whose prefill has ended by t."""
-    for r in range(caches.count.size):
-        i = caches.hidden[r]
-        while i >= 0 and caches.visible[i] <= t:
-            for p in range(offsets[i], offsets[i + 1]):
-                b = chain[p]
-                # Resident still, and since this very insertion.
-                if b >= 0 and caches.mark[r, b] >= 0 and caches.born[r, b] == p:
-                    caches.holders[b, r >> 6] |= np.int64(1) << (r & 63)
-            i = caches.follow[i]
-        caches.hidden[r] = i
+def _reveal(t, r, hidden, visible, follow, mark, born, holders, chain, offsets):
+    """Make the blocks of replica r visible whose prefill has ended by t; return its first request that has not."""
+    i = hidden
+    while i >= 0 and visible[i] <= t:
+        for p in range(offsets[i], offsets[i + 1]):
+            b = chain[p]
+            # Resident still, and since this very insertion.
+            if b >= 0 and mark[b] >= 0 and born[b] == p:
+                holders[b, r >> 6] |= np.int64(1) << (r & 63)
+        i = follow[i]
+    return i
 
 
 @kernel
@@ -316,27 +296,34 @@ def _match_of(holders, chain, low, high, r):
 
 
 @kernel
-def _count_copies(caches, cell):
+def _bits(word):
+    """Return how many bits of a word are set."""
+    w = np.uint64(word)
+    w = w - ((w >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    w = (w & np.uint64(0x3333333333333333)) + ((w >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    w = (w + (w >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((w * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@kernel
+def _count_copies(count, mark, holders, late, cell):
     """Fill in how many blocks are resident at the end, and how many different ones."""
-    copies = np.int64(0)
     shared = np.int64(0)
     distinct = np.int64(0)
-    replicas = caches.count.size
-    for r in range(replicas):
-        copies += caches.count[r]
-    marked = caches.mark.shape[1] > 0
-    for b in range(caches.holders.shape[0]):
+    for b in range(holders.shape[0]):
         here = np.int64(0)
-        for r in range(replicas):
-            if marked:
-                here += caches.mark[r, b] >= 0
-            else:
-                here += (caches.holders[b, r >> 6] >> (r & 63)) & 1
+        if late:
+            # Some are resident, but not visible yet.
+            for r in range(count.size):
+                here += mark[r, b] >= 0
+        else:
+            for w in range(holders.shape[1]):
+                here += _bits(holders[b, w])
         shared += here
         distinct += here > 0
     # Whatever occurs once in the stream is on one replica at most.
-    cell[COPIES] = copies
-    cell[DISTINCT] = distinct + copies - shared
+    cell[COPIES] = count.sum()
+    cell[DISTINCT] = distinct + count.sum() - shared
 
 
 @kernel
@@ -401,7 +388,11 @@ def run_block_cell(
         low = offsets[i]
         high = offsets[i + 1]
         if late:
-            _reveal(caches, t, chain, offsets)
+            for r in range(replicas):
+                caches.hidden[r] = _reveal(
+                    t, r, caches.hidden[r], caches.visible, caches.follow, caches.mark[r], caches.born[r],
+                    caches.holders, chain, offsets,
+                )  # fmt: skip
         total = 0.0
         least = np.inf
         shortest = 0
@@ -468,13 +459,26 @@ def run_block_cell(
             if caches.hidden[chosen] < 0:
                 caches.hidden[chosen] = i
         evicted = 0
+        word = chosen >> 6
+        bit = np.int64(1) << (chosen & 63)
         if kind == UNBOUNDED:
-            _touch_unbounded(caches, chosen, i, chain, offsets)
+            caches.count[chosen] = _touch_unbounded(caches.holders, word, bit, caches.count[chosen], i, chain, offsets)
         elif capacity > 0:
             if kind == LRU:
-                evicted = _touch_lru(caches, chosen, i, chain, offsets, capacity, late)
+                evicted, count, cursor, at = _touch_lru(
+                    caches.mark[chosen], caches.born[chosen], caches.holders, word, bit, caches.follow, caches.cursor[chosen], caches.at[chosen],
+                    caches.count[chosen], i, chain, offsets, capacity, late,
+                )  # fmt: skip
+                caches.count[chosen] = count
+                caches.cursor[chosen] = cursor
+                caches.at[chosen] = at
             else:
-                evicted = _touch_lfu(caches, chosen, i, chain, offsets, capacity, late)
+                evicted, count, least_often = _touch_lfu(
+                    caches.mark[chosen], caches.born[chosen], caches.holders, word, bit, caches.slot[chosen],
+                    caches.ends[chosen], caches.least[chosen], caches.count[chosen], i, chain, offsets, capacity, late,
+                )  # fmt: skip
+                caches.count[chosen] = count
+                caches.least[chosen] = least_often
 
         if i >= warmup:
             if replicas > 1:
@@ -503,4 +507,4 @@ def run_block_cell(
     record.moves[lane] = moves
     record.variance[lane] = variance
     record.peak[lane] = peak
-    _count_copies(caches, totals.cell)
+    _count_copies(caches.count, caches.mark, caches.holders, late, totals.cell)
