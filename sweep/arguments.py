@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from sweep.console import label_text
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
-from sweep.trace_arguments import READER, TRACE, make_requests, refuse_without_trace
+from sweep.trace_arguments import CACHES, READER, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ CONFIG = Option(
 QUIET = Option("-q", "--quiet", group=_OUTPUT, is_flag=True, text="No progress bar and no notes; warnings stay.")
 
 #: What a grid consists of: the options that `sweep run` and `sweep explain` share, and those of the one only.
-GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, ENGINE, CACHE_HIT_SPEEDUP, *STEPS]
+GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, *CACHES, ENGINE, CACHE_HIT_SPEEDUP, *STEPS]
 MANY = [SEEDS, WARMUP, SLO, WORKERS]
 
 #: Sides that exclude each other.

@@ -38,7 +38,8 @@ _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf"
 _EXTRAS |= {"torch": "torch", "jsonschema": "torch"}
 _STUDIES = ("tradeoff", "dplb", "replicas", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
-_RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers")
+_CACHES = ("cache_blocks", "eviction", "cache_visible")
+_RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers", *_CACHES)
 #: The policy that `sweep explain` replays when none is given.
 _EXPLAINED = {"timeline": "locality_aware", "token_step": "least_load"}
 
@@ -149,6 +150,7 @@ def main(ctx: click.Context, /) -> None:
         arguments.POLICY,
         arguments.SLACK,
         arguments.CACHE_HIT_SPEEDUP,
+        *trace_arguments.CACHES,
         *arguments.SERVICE_MODEL,
         *trace_arguments.READER,
         arguments.QUIET,
@@ -170,7 +172,9 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
         raise InputError("Give the fleet: --replicas N or --speeds 1,0.3,1.2.")
     fleet = arguments.make_fleet(found)
     slack = arguments.only_one(found, "slack", 5.0)
-    settings = {name: found[name] for name in ("policy", "cache_hit_speedup") if name in found}
+    settings = {name: found[name] for name in ("policy", "cache_hit_speedup", *_CACHES) if name in found}
+    if "cache_blocks" in settings:
+        settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
     requests = trace_arguments.make_requests(found, arguments.make_service(found))
     frame = sweep.compare(requests, speeds=fleet.speeds[0], slack=slack, **settings)
     loads = [requests.offered_load(float(fleet.speeds.sum()))]
@@ -268,7 +272,10 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
         arguments.only_one(found, str(option.name))
     fleet = arguments.make_fleet(found)
     requests = arguments.make_workload(found, fleet.replicas).realise(seed)
-    settings = {name: found[name] for name in ("engine", "cache_hit_speedup", "steps", "step_ms") if name in found}
+    explained = ("engine", "cache_hit_speedup", "steps", "step_ms", *_CACHES)
+    settings = {name: found[name] for name in explained if name in found}
+    if "cache_blocks" in settings:
+        settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
     speeds = fleet.speeds[0]
     ds = sweep.simulate(requests, speeds, policy=policy, slack=slack, seed=seed, **settings)
     if not found.get("quiet"):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sweep.errors import InputError
-from sweep.options import FILE, INTEGER, NUMBER, Option, Values, choice
+from sweep.options import FILE, INTEGER, NUMBER, Option, Values, choice, numbers, split_list
 
 if TYPE_CHECKING:
     from sweep.requests import Requests, ServiceModel
 
 _TRACE = "Recorded traffic"
+_CACHE = "Caches"
 _FORMATS = ("auto", "mooncake", "azure", "burstgpt", "bailian", "ragpulse", "kv-cache-tester", "vidur", "own")
 
 #: How a trace is read: `sweep.traces.read`.
@@ -61,6 +63,40 @@ READER = [
         text="Our own format: which columns of the file are which fields; other columns are left out.",
     ),
     Option("--trace-seed", group=_TRACE, type=INTEGER, text="Of what is drawn when a trace is read.", shown="0"),
+]
+
+def _capacities(text: str) -> list[float]:
+    found: list[float] = []
+    for item in split_list(text):
+        found += [math.inf] if item == "none" else numbers(item)
+    return found
+
+
+#: What replicas hold: `sweep.run`.
+CACHES = [
+    Option(
+        "--cache-blocks",
+        group=_CACHE,
+        type=Values("NUMBERS", _capacities, many=True),
+        unit="blocks",
+        text="What each replica's cache of prefix blocks holds; none = unbounded. Without block chains a prefix is a "
+        "block.",
+        shown="none",
+    ),
+    Option(
+        "--eviction",
+        group=_CACHE,
+        type=choice("lru", "lfu"),
+        text="What leaves a full cache: the least recently or the least frequently used block.",
+        shown="lru",
+    ),
+    Option(
+        "--cache-visible",
+        group=_CACHE,
+        type=choice("dispatch", "prefill_end"),
+        text="From when on a request's blocks can be matched.",
+        shown="dispatch",
+    ),
 ]
 
 VERBOSE = Option("-v", "--verbose", group="Output", is_flag=True, text="Say what was done to the trace as it was read.")
