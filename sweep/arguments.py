@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from sweep.console import label_text
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
-from sweep.trace_arguments import CACHES, READER, TRACE, make_requests, refuse_without_trace
+from sweep.trace_arguments import CACHES, READER, RESAMPLE, SHAPE, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ SERVICE_MODEL = [
     ),
 ]
 
-RECORDED = [TRACE, *SERVICE_MODEL, *READER]
+RECORDED = [TRACE, *SERVICE_MODEL, *READER, *SHAPE, RESAMPLE]
 
 REPLICAS = Option("--replicas", group=_FLEET, type=INTEGER, text="Number of replicas.", shown="4")
 SPEEDS = Option(
@@ -199,7 +199,7 @@ SEEDS = Option(
     group=_ENGINE,
     type=Seeds(),
     text="How many seeds, or which: 100 means 0 to 99; 3,5,8 and 7:7:1 name them.",
-    shown="32; 1 with --trace",
+    shown="32; 1 with --trace but without --resample",
 )
 SEED = Option("--seed", group=_ENGINE, type=INTEGER, text="The seed replayed.", shown="0")
 WARMUP = Option("--warmup", group=_ENGINE, type=INTEGER, text="First requests left out of the statistics.", shown="0")
@@ -293,7 +293,8 @@ def make_workload(found: dict[str, Any], replicas: int) -> Workload:
     from sweep.workload import Workload
 
     if "trace" in found:
-        return Workload.fixed(make_requests(found, make_service(found)))
+        requests = make_requests(found, make_service(found))
+        return Workload.resampled(requests, found["resample"]) if "resample" in found else Workload.fixed(requests)
     refuse_without_trace(found)
     for option in SERVICE_MODEL:
         if option.name in found:
@@ -335,7 +336,7 @@ def offered_load(workload: Workload, capacity: float) -> float:
 
 def has_locality(workload: Workload) -> bool:
     """Return whether requests of a workload without lists have sessions or prefixes."""
-    if workload.kind == "fixed":
+    if "requests" in workload.parameters and workload.kind in ("fixed", "resampled"):
         requests = workload.parameters["requests"]
         return bool(requests.session_count or requests.prefix_count or requests.blocks is not None)
     return bool(workload.parameters.get("sessions") or workload.parameters.get("prefixes"))

@@ -153,6 +153,7 @@ def main(ctx: click.Context, /) -> None:
         *trace_arguments.CACHES,
         *arguments.SERVICE_MODEL,
         *trace_arguments.READER,
+        *trace_arguments.SHAPE,
         arguments.QUIET,
         trace_arguments.VERBOSE,
     ],
@@ -220,7 +221,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     workload = arguments.make_workload(found, fleet.replicas)
     settings = {name: found[name] for name in _RUN_SETTINGS if name in found}
     settings.setdefault("policy", names_for(found.get("engine", "timeline")))
-    if "seeds" in found or "trace" in found:
+    if "seeds" in found or ("trace" in found and "resample" not in found):
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)
     _introduce(workload, fleet, settings["policy"], quiet)
@@ -303,6 +304,7 @@ def trace() -> None:
     params=[
         *arguments.SERVICE_MODEL,
         *trace_arguments.READER,
+        *trace_arguments.SHAPE,
         Option("-o", "--output", group="Output", type=FILE, text="Picture of rate and lengths: a new .png path."),
     ],
 )

@@ -266,4 +266,9 @@ def _labelled(grid: Grid, result: Arrays) -> xr.Dataset:
         "fleet": json.dumps(grid.fleet.to_dict()),
         "settings": json.dumps(grid.settings.to_dict()),
     }
+    if grid.workload.kind == "resampled":
+        attrs["resampling"] = (
+            "Each seed draws whole units of the trace (sessions, or families of requests that share blocks beyond the "
+            "common ones) with replacement, at their own times; further copies have ids of their own."
+        )
     return xr.Dataset(data, coords, attrs)

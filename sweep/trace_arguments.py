@@ -65,6 +65,38 @@ READER = [
     Option("--trace-seed", group=_TRACE, type=INTEGER, text="Of what is drawn when a trace is read.", shown="0"),
 ]
 
+#: How a stream is shaped once it is read, in the order in which that is done.
+SHAPE = [
+    Option(
+        "--window",
+        group=_TRACE,
+        type=Values("START:END", lambda text: [text], many=False),
+        unit="s",
+        text="Only what arrives in this time after the first request.",
+    ),
+    Option(
+        "--sample-sessions",
+        group=_TRACE,
+        type=NUMBER,
+        text="Share of the sessions (families of shared blocks, where there are none) to keep.",
+    ),
+    Option(
+        "--repeat",
+        group=_TRACE,
+        type=INTEGER,
+        text="How many times, one after the other; each copy has sessions and private blocks of its own.",
+    ),
+    Option("--rate-scale", group=_TRACE, type=NUMBER, text="How many times as fast requests arrive."),
+]
+RESAMPLE = Option(
+    "--resample",
+    group=_TRACE,
+    type=choice("auto", "sessions", "families"),
+    text="Every seed draws whole sessions, or families of shared blocks, with replacement, instead of replaying the "
+    "trace.",
+)
+
+
 def _capacities(text: str) -> list[float]:
     found: list[float] = []
     for item in split_list(text):
@@ -113,15 +145,36 @@ def make_requests(found: dict[str, Any], service: ServiceModel) -> Requests:
     options = {_NAMES.get(str(o.name), str(o.name)): found[str(o.name)] for o in READER if str(o.name) in found}
     if "columns" in options:
         options["columns"] = parse_map(options["columns"])
-    requests = read(found["trace"], service=service, **options)
+    requests = _shaped(read(found["trace"], service=service, **options), found)
     if found.get("verbose"):
         click.echo("\n".join(report(requests)), err=True)
     return requests
 
 
+def _shaped(requests: Requests, found: dict[str, Any]) -> Requests:
+    from sweep import shaping
+
+    if "window" in found:
+        start, colon, end = str(found["window"]).partition(":")
+        try:
+            bounds = float(start or 0.0), float(end or math.inf)
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise InputError(f"--window must be START:END in seconds, such as 600:1800, got {found['window']!r}.")
+        requests = shaping.window(requests, *bounds)
+    if "sample_sessions" in found:
+        requests = shaping.sample_sessions(requests, found["sample_sessions"], found.get("trace_seed", 0))
+    if "repeat" in found:
+        requests = shaping.repeated(requests, found["repeat"])
+    if "rate_scale" in found:
+        requests = shaping.rate_scaled(requests, found["rate_scale"])
+    return requests
+
+
 def refuse_without_trace(found: dict[str, Any]) -> None:
-    """Raise `InputError` when an option of `READER` stands without a trace."""
-    for option in READER:
+    """Raise `InputError` when an option for traces stands without one."""
+    for option in (*READER, *SHAPE, RESAMPLE):
         if option.name in found:
             raise InputError(f"{option.opts[0]} applies only to --trace.")
 
