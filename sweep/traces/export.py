@@ -85,10 +85,9 @@ def _csv(columns: dict[str, Sequence[Any]], path: Path, *, compressed: bool) -> 
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(columns)
         rows.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))
-        text.flush()
+        text.detach()
         if packed is not None:
             packed.close()
-        text.detach()
 
 
 def _parquet(columns: dict[str, Sequence[Any]], path: Path) -> None:
