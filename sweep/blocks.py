@@ -107,7 +107,8 @@ class Blocks:
             place = int(bad.argmax())
             request = int(np.searchsorted(starts, place, side="right")) - 1
             raise InputError(
-                f"{where(request)}: a block has {size[place]} tokens, but {size[first[dense[place]]]} where it occurs first."
+                f"{where(request)}: a block has {size[place]} tokens, "
+                f"but {size[first[dense[place]]]} where it occurs first."
             )
         total = np.concatenate(([0], np.cumsum(size)))
         reached = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))

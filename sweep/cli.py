@@ -39,7 +39,18 @@ _EXTRAS |= {"torch": "torch", "jsonschema": "torch"}
 _STUDIES = ("tradeoff", "dplb", "replicas", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
 _CACHES = ("cache_blocks", "eviction", "cache_visible")
-_RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers", *_CACHES)
+_RUN_SETTINGS = (
+    "policy",
+    "engine",
+    "slack",
+    "cache_hit_speedup",
+    "warmup",
+    "slo_ms",
+    "steps",
+    "step_ms",
+    "workers",
+    *_CACHES,
+)
 #: The policy that `sweep explain` replays when none is given.
 _EXPLAINED = {"timeline": "locality_aware", "token_step": "least_load"}
 

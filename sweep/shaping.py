@@ -170,16 +170,18 @@ def _copies(requests: Requests, rows: IntArray, copy: IntArray, unit: IntArray) 
         keys = _fresh(blocks.ids, owner, places, np.repeat(copy, blocks.lengths[rows]), blocks.distinct)
         ids, kept = by_appearance(keys)
         blocks = Blocks(ids, offsets, blocks.reach[kept % max(blocks.distinct, 1)])
-    found = {}
+    found: dict[str, Any] = {}
     for name, ids, count in (
         ("prefix", requests.prefix, requests.prefix_count),
         ("session", requests.session, requests.session_count),
     ):
-        keys = np.where(ids[rows] < 0, -1, _fresh(np.maximum(ids, 0), unit, rows, copy, max(count, 1)))
+        # None is one more id here, so that those without a key do not count as owners of one.
+        keys = _fresh(np.where(ids < 0, count, ids), unit, rows, copy, count + 1)
+        keys = np.where(ids[rows] < 0, -1, keys)
         known = np.unique(keys[keys >= 0])
         found[name] = np.where(keys < 0, -1, np.searchsorted(known, keys))
         labels = getattr(requests, f"{name}_labels")
-        found[f"{name}_labels"] = tuple(_label(labels[key % count], key // count) for key in known.tolist())
+        found[f"{name}_labels"] = tuple(_label(labels[key % (count + 1)], key // (count + 1)) for key in known.tolist())
     return replace(
         requests,
         arrival_ms=requests.arrival_ms[rows],

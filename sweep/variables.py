@@ -160,7 +160,7 @@ _BLOCKS = (
         "recomputed_prefill_tokens",
         "tokens",
         "recomputed prefill",
-        "Prompt tokens prefilled although an earlier request had the same blocks: on another replica, or evicted since.",
+        "Prompt tokens prefilled though an earlier request had the same blocks: on another replica, or evicted since.",
         better="lower",
         integer=True,
     ),

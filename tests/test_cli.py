@@ -101,7 +101,15 @@ def test_help__defaults_shown_are_those_of_the_functions() -> None:
     # What the functions require, and what only the command line has.
     chosen = {"workload": "poisson", "requests": 2000, "utilisation": 0.9, "replicas": 4, "fleet": "one_slow"}
     defaults |= chosen
-    in_words = {"heterogeneity", "constant_capacity", "steps", "workers", "policy", "session_rate_per_s", "cache_blocks"}
+    in_words = {
+        "heterogeneity",
+        "constant_capacity",
+        "steps",
+        "workers",
+        "policy",
+        "session_rate_per_s",
+        "cache_blocks",
+    }
     checked = set()
     for option in (*arguments.GRID, *arguments.MANY):
         name = str(option.name)

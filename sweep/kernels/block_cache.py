@@ -49,7 +49,7 @@ class Chained(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What a request costs: by its tokens (ms) if ``by_tokens``, else the share ``speedup`` that a whole match saves."""
+    """What a request costs: by tokens [ms] if ``by_tokens``, else the share ``speedup`` that a whole match saves."""
 
     by_tokens: bool
     base: float
@@ -62,7 +62,7 @@ class Caches(NamedTuple):
     """The caches of all replicas: scratch, made by `new_caches` and used again from cell to cell.
 
     ``mark`` [r, b]: for LRU the place of the last touch, for LFU the slot, -1 = not resident. ``born`` [r, b]: the
-    place of insertion. ``holders`` [b, w]: bits of the replicas where the block is visible. ``count`` [r]: residents.
+    place of insertion. ``holders`` [b, w]: bits of the replicas where it is visible. ``residents`` [r]: how many.
     ``follow`` [i]: next request of the same replica; ``last``, ``cursor``, ``at``, ``hidden`` [r]: its last request,
     the request and place of the cursor, and the first request whose blocks are not visible yet. ``visible`` [i]: when
     they are. ``slot`` [r, s, 4]: block, previous and next slot of the same count, count. ``ends`` [r, count, 2]: first
@@ -72,7 +72,7 @@ class Caches(NamedTuple):
     mark: np.ndarray
     born: np.ndarray
     holders: np.ndarray
-    count: np.ndarray
+    residents: np.ndarray
     follow: np.ndarray
     last: np.ndarray
     cursor: np.ndarray
@@ -330,7 +330,7 @@ def _count_copies(count, mark, holders, late, cell):
 def _clear(caches):
     caches.mark[:] = -1
     caches.holders[:] = 0
-    caches.count[:] = 0
+    caches.residents[:] = 0
     caches.last[:] = -1
     caches.cursor[:] = 0
     caches.at[:] = 0
@@ -462,22 +462,26 @@ def run_block_cell(
         word = chosen >> 6
         bit = np.int64(1) << (chosen & 63)
         if kind == UNBOUNDED:
-            caches.count[chosen] = _touch_unbounded(caches.holders, word, bit, caches.count[chosen], i, chain, offsets)
+            caches.residents[chosen] = _touch_unbounded(
+                caches.holders, word, bit, caches.residents[chosen], i, chain, offsets
+            )
         elif capacity > 0:
             if kind == LRU:
                 evicted, count, cursor, at = _touch_lru(
-                    caches.mark[chosen], caches.born[chosen], caches.holders, word, bit, caches.follow, caches.cursor[chosen], caches.at[chosen],
-                    caches.count[chosen], i, chain, offsets, capacity, late,
+                    caches.mark[chosen], caches.born[chosen], caches.holders, word, bit, caches.follow,
+                    caches.cursor[chosen], caches.at[chosen],
+                    caches.residents[chosen], i, chain, offsets, capacity, late,
                 )  # fmt: skip
-                caches.count[chosen] = count
+                caches.residents[chosen] = count
                 caches.cursor[chosen] = cursor
                 caches.at[chosen] = at
             else:
                 evicted, count, least_often = _touch_lfu(
                     caches.mark[chosen], caches.born[chosen], caches.holders, word, bit, caches.slot[chosen],
-                    caches.ends[chosen], caches.least[chosen], caches.count[chosen], i, chain, offsets, capacity, late,
+                    caches.ends[chosen], caches.least[chosen], caches.residents[chosen],
+                    i, chain, offsets, capacity, late,
                 )  # fmt: skip
-                caches.count[chosen] = count
+                caches.residents[chosen] = count
                 caches.least[chosen] = least_often
 
         if i >= warmup:
@@ -507,4 +511,4 @@ def run_block_cell(
     record.moves[lane] = moves
     record.variance[lane] = variance
     record.peak[lane] = peak
-    _count_copies(caches.count, caches.mark, caches.holders, late, totals.cell)
+    _count_copies(caches.residents, caches.mark, caches.holders, late, totals.cell)

@@ -134,7 +134,9 @@ def simulate_block_routing(
                 "matched_blocks": matched,
                 "matched_tokens": tokens,
                 "evictions": evicted,
-                "seen_tokens": _tokens(request, next((k for k, b in enumerate(chain) if b not in seen), len(chain)), prompt),
+                "seen_tokens": _tokens(
+                    request, next((k for k, b in enumerate(chain) if b not in seen), len(chain)), prompt
+                ),
             }
         )
         seen.update(chain)

@@ -95,7 +95,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
         if not sessions.files_of(where):
             raise TraceError("cannot be read: Is a directory (a folder of sessions holds .json files).", where)
         return "kv-cache-tester"
-    start, line = first_line(where)
+    _, line = first_line(where)
     if not line.startswith(("{", "[")):
         return csv_files.form_of(csv_files.header_of(where))
     if '"requests"' in line or line == "{":

@@ -79,7 +79,7 @@ def table_file(path: Path, options: Options, form: str) -> Raw:
         parts.append(spec.read(path, chunk))
     if not parts:
         raise TraceError("has a header but no rows; a trace needs at least one request.", path)
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     notes = []
     if "arrival" in columns:
         stamps = columns.pop("arrival")
@@ -136,7 +136,9 @@ def own_file(path: Path, options: Options) -> Raw:
                 kept += cells[name]
         for row, cell in enumerate(cells.get("request_id", ())):
             if cell is None or cell == "":
-                raise bad_value(path, chunk.lines[row], "request_id", "a string or a whole number of 64 bits", cell or None)
+                raise bad_value(
+                    path, chunk.lines[row], "request_id", "a string or a whole number of 64 bits", cell or None
+                )
         for name in (*MODEL_FIELDS, "steps"):
             if name in cells:
                 _constant(path, chunk, name, constants)
@@ -144,7 +146,7 @@ def own_file(path: Path, options: Options) -> Raw:
             _own_blocks(path, chunk, options.block_tokens, keys, sizes, offsets)
     if not parts:
         raise TraceError("has a header but no rows; a trace needs at least one request.", path)
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     model = {name: constants[name] for name in MODEL_FIELDS if name in constants}
     if model and "service_ms" in columns:
         raise TraceError(f"has both service_ms and {next(iter(model))}, which makes it out of tokens.", path)
@@ -207,9 +209,7 @@ def _chunks(path: Path, check: Callable[[list[str]], list[str] | None]) -> Itera
 def _cells(path: Path, names: list[str], rows: list[list[str]], lines: list[int]) -> Cells:
     if set(map(len, rows)) != {len(names)}:
         bad = next(i for i, row in enumerate(rows) if len(row) != len(names))
-        raise TraceError(
-            f"found {len(rows[bad])} cells, but the header names {len(names)} columns.", path, lines[bad]
-        )
+        raise TraceError(f"found {len(rows[bad])} cells, but the header names {len(names)} columns.", path, lines[bad])
     return {name: cells for name, cells in zip(names, zip(*rows, strict=True), strict=True) if name}
 
 
@@ -268,7 +268,7 @@ def _azure(path: Path, chunk: _Chunk) -> dict[str, Any]:
 def _burstgpt(path: Path, chunk: _Chunk) -> dict[str, Any]:
     lines, cells = chunk
     request, response, total = "Request tokens", "Response tokens", "Total tokens"
-    found = {
+    found: dict[str, Any] = {
         "arrival_ms": times(path, lines, "Timestamp", cells["Timestamp"], 1000.0),
         "prompt": counts(path, lines, request, cells[request]),
         "output": counts(path, lines, response, cells[response]),
@@ -336,9 +336,7 @@ def _own_numbers(path: Path, chunk: _Chunk) -> dict[str, Any]:
     return found
 
 
-def _own_blocks(
-    path: Path, chunk: _Chunk, size: int | None, keys: Keys, sizes: Any, offsets: Any
-) -> None:
+def _own_blocks(path: Path, chunk: _Chunk, size: int | None, keys: Keys, sizes: Any, offsets: Any) -> None:
     lines, cells = chunk
     if size is None and "block_tokens" not in cells:
         raise TraceError("has block_ids but no block_tokens; give that column or the option.", path)

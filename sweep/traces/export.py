@@ -8,6 +8,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from sweep.traces.files import needs
 def write_own(requests: Requests, path: Path) -> None:
     """Write a stream to a new file, whole or not at all."""
     if path.exists():
-        raise InputError(f"The output {str(path)!r} exists already and is not overwritten; remove it or choose another.")
+        raise InputError(
+            f"The output {str(path)!r} exists already and is not overwritten; remove it or choose another."
+        )
     if not path.parent.is_dir():
         raise InputError(f"The folder {str(path.parent)!r} of the output does not exist; create it first.")
     columns = _columns(requests)
@@ -67,7 +70,7 @@ def _ids(requests: Requests) -> list[Any]:
     plain = all(not isinstance(one, str) or (one and one == one.strip()) for one in ids)
     # Text that looks like numbers comes back as numbers, which sort otherwise.
     numbers = any(isinstance(one, str) and one.lstrip("-").isdigit() for one in ids)
-    kept = plain and not numbers and all(a <= b for a, b in zip(pairs, pairs[1:], strict=False))
+    kept = plain and not numbers and all(a <= b for a, b in pairwise(pairs))
     return ids if kept else list(range(len(ids)))
 
 
@@ -81,7 +84,7 @@ def _csv(columns: dict[str, Sequence[Any]], path: Path, *, compressed: bool) -> 
     with path.open("wb") as raw:
         # No time and no name, so that the same stream gives the same bytes.
         packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if compressed else None
-        text = io.TextIOWrapper(packed or raw, encoding="utf-8", newline="")  # type: ignore[type-var]
+        text = io.TextIOWrapper(packed or raw, encoding="utf-8", newline="")
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(columns)
         rows.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))

@@ -27,7 +27,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             start = raw.read(4)
             raw.seek(0)
             if start[:2] == _GZIP:
-                yield io.BufferedReader(stack.enter_context(gzip.GzipFile(fileobj=raw)))  # type: ignore[type-var]
+                yield io.BufferedReader(stack.enter_context(gzip.GzipFile(fileobj=raw)))
             elif start == _ZSTD:
                 yield io.BufferedReader(stack.enter_context(_zstd(raw)))
             else:
@@ -50,23 +50,27 @@ def _zstd(raw: IO[bytes]) -> Any:
     class Reader(io.RawIOBase):
         # zstandard's own reader ends silently where a frame is cut off.
         def __init__(self) -> None:
-            self._stream = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
-            self._left = b""
+            self._frame: Any = None
+            self._packed = self._left = b""
 
         def readable(self) -> bool:
             return True
 
         def readinto(self, buffer: Any) -> int:
             while not self._left:
-                part = raw.read(2**17)
-                if not part:
-                    if not self._stream.eof:
+                self._packed = self._packed or raw.read(2**17)
+                if not self._packed:
+                    if self._frame is not None:
                         raise OSError("it is not a whole zstd file")
                     return 0
+                self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
                 try:
-                    self._left = self._stream.decompress(part)
+                    self._left = self._frame.decompress(self._packed)
                 except zstandard.ZstdError as error:
                     raise OSError(f"it is not a zstd file ({error})") from error
+                self._packed = self._frame.unused_data
+                if self._frame.eof:
+                    self._frame = None
             count = min(len(buffer), len(self._left))
             buffer[:count] = self._left[:count]
             self._left = self._left[count:]

@@ -154,7 +154,11 @@ def ragpulse(path: Path, options: Options) -> Raw:
             for item in ids:
                 if item not in tables[name]:
                     raise TraceError(
-                        f"{name} {item} has no length in the tables beside the file.", path, line, f"hash_ids.{name}", item
+                        f"{name} {item} has no length in the tables beside the file.",
+                        path,
+                        line,
+                        f"hash_ids.{name}",
+                        item,
                     )
                 # Ids of different components never stand for the same content.
                 chain.append(item * len(COMPONENTS) + number)

@@ -109,8 +109,11 @@ class Chains:
 
 @dataclass
 class Raw:
-    """Rows in file order. ``arrival_ms`` counts from anywhere unless ``absolute``, and
-    is expected to grow if ``in_order``. Keys are None where there is none."""
+    """Rows in file order.
+
+    ``arrival_ms`` counts from anywhere unless ``absolute``, and is expected to grow if ``in_order``. Keys are None where
+    there is none.
+    """
 
     form: str
     arrival_ms: FloatArray
@@ -260,4 +263,6 @@ def _blocks(raw: Raw, keep: NDArray[np.bool_], path: Any) -> Blocks | None:
         lengths = np.where(keep, np.diff(raw.chains.offsets), 0)
         some = raw.chains.first(lengths)
         chains = Chains(some.keys, np.concatenate(([0], np.cumsum(lengths[keep]))), some.tokens)
-    return Blocks.of(chains.keys, chains.offsets, chains.tokens, where=lambda row: f"{path}, line {raw.lines[kept[row]]}")
+    return Blocks.of(
+        chains.keys, chains.offsets, chains.tokens, where=lambda row: f"{path}, line {raw.lines[kept[row]]}"
+    )

@@ -53,7 +53,9 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
             try:
                 text = stream.read().decode("utf-8-sig")
             except UnicodeDecodeError as error:
-                raise TraceError(f"is not a text file in UTF-8 ({error.reason} at byte {error.start}).", file) from error
+                raise TraceError(
+                    f"is not a text file in UTF-8 ({error.reason} at byte {error.start}).", file
+                ) from error
         session = json_object(text, file, None)
         size = field(file, None, session, "block_size")
         if type(size) is not int or size < 1:
@@ -75,8 +77,8 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
                 raise bad_value(file, None, "hash_ids", "a list of whole numbers or strings", ids)
             if len(ids) != request["in"] // size:
                 raise TraceError(
-                    f"hash_ids has {len(ids)} blocks, but a prompt of {request['in']} tokens has {request['in'] // size} "
-                    f"whole ones of {size}.",
+                    f"hash_ids has {len(ids)} blocks, but a prompt of {request['in']} tokens has "
+                    f"{request['in'] // size} whole ones of {size}.",
                     file, None, "hash_ids", len(ids),
                 )  # fmt: skip
             times.append(time * 1000.0)
@@ -92,7 +94,7 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
     owner = np.array(owners, np.int64)
     lengths = np.diff(offsets)
     notes = [
-        f"{len(files):,} sessions begin at {rate:.4g} per s, drawn with seed {options.seed}: the files do not say when.",
+        f"{len(files):,} sessions begin at {rate:.4g} per s, drawn with seed {options.seed}; files do not say.",
         "Replayed open-loop at the recorded times: nobody waits for an answer before the next request.",
     ]
     if nested:

@@ -155,8 +155,12 @@ def picture(requests: Requests) -> Figure:
 
     arrival = (requests.arrival_ms - requests.arrival_ms[:1]) / 1000.0
     if not len(arrival) or arrival[-1] <= 0:
-        raise InputError("No time passes between the first and the last arrival, so there is nothing to draw over time.")
-    unit, per = next(((u, p) for u, p in (("days", 86400.0), ("hours", 3600.0), ("min", 60.0)) if arrival[-1] > 5 * p), ("s", 1.0))
+        raise InputError(
+            "No time passes between the first and the last arrival, so there is nothing to draw over time."
+        )
+    unit, per = next(
+        ((u, p) for u, p in (("days", 86400.0), ("hours", 3600.0), ("min", 60.0)) if arrival[-1] > 5 * p), ("s", 1.0)
+    )
     width = float(arrival[-1]) / 120.0
     notes = [
         f"{requests.attrs.get('source', 'A stream')}: {len(requests):,} requests in bins of {width:,.3g} s. "
@@ -178,7 +182,9 @@ def picture(requests: Requests) -> Figure:
             axes = figure.add_axes((left / w, bottom / height, (w - left - 0.3) / w, tall / height), sharex=first)
             first = first or axes
             if row == 0:
-                axes.stairs(np.bincount(bins, minlength=120) / width, np.arange(121) * width / per, color=colours[0], fill=True)
+                axes.stairs(
+                    np.bincount(bins, minlength=120) / width, np.arange(121) * width / per, color=colours[0], fill=True
+                )
             else:
                 _band(axes, middle, bins, (requests.prompt_tokens, requests.output_tokens)[row - 1], colours[row])
             axes.set_title(title, fontsize=9, pad=3)
@@ -192,7 +198,7 @@ def picture(requests: Requests) -> Figure:
     return figure
 
 
-def _band(axes: Axes, middle: FloatArray, bins: Any, tokens: Any, colour: Any) -> None:
+def _band(axes: Axes, middle: Any, bins: Any, tokens: Any, colour: Any) -> None:
     order = np.argsort(bins, kind="stable")
     edges = np.searchsorted(bins[order], np.arange(121))
     quantiles = np.full((3, 120), np.nan)
