@@ -111,8 +111,8 @@ class Chains:
 class Raw:
     """Rows in file order.
 
-    ``arrival_ms`` counts from anywhere unless ``absolute``, and is expected to grow if ``in_order``. Keys are None where
-    there is none.
+    ``arrival_ms`` counts from anywhere unless ``absolute``, and is expected to grow if ``in_order``. Keys are None
+    where there is none.
     """
 
     form: str
