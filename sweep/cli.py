@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
 _EXTRAS |= {"torch": "torch", "jsonschema": "torch"}
-_STUDIES = ("tradeoff", "dplb", "replicas", "validate")
+_STUDIES = ("tradeoff", "dplb", "replicas", "real_traces", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
 _CACHES = ("cache_blocks", "eviction", "cache_visible")
 _RUN_SETTINGS = (
@@ -371,6 +371,7 @@ def study(ctx: click.Context, /, **_: Any) -> None:
     tradeoff: policy and slack against balance and tail latency, at each heterogeneity.
     dplb: round robin against least load over token steps, the published table and then over seeds.
     replicas: throughput and P99 against the number of replicas.
+    real_traces: slack and cache size on every public trace that is here.
     validate: what `sweep validate` measured in reports/torch, against its prediction.
     """
     found = arguments.given(ctx)
