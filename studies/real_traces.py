@@ -74,8 +74,8 @@ def main(
         write_report(
             new,
             "Recorded traffic: what do slack and cache size buy?",
-            "Requests of a trace share prompts with those before them. How much queue wait is it worth to send a request "
-            "where its prompt is cached, when caches are finite?",
+            "Requests of a trace share prompts with those before them. How much queue wait is it worth to send a "
+            "request where its prompt is cached, when caches are finite?",
             [f"{result.name}. {conclusion(result)}" for result in results],
             [section for result in results for section in sections(result)],
             facts_of(results[0].ds),
@@ -87,9 +87,7 @@ def found() -> Iterator[tuple[str, Path, float]]:
     """Yield the traces that are here, each with its load."""
     places = [os.environ.get("SWEEP_TRACES"), "traces", Path(__file__).parents[2] / "shared" / "traces"]
     folder = next((Path(place) for place in places if place and Path(place).is_dir()), None)
-    here = [
-        (name, folder / path, load) for name, (path, load) in TRACES.items() if folder and (folder / path).exists()
-    ]
+    here = [(name, folder / path, load) for name, (path, load) in TRACES.items() if folder and (folder / path).exists()]
     if not here:
         raise sweep.InputError(
             "No public trace is here; put some into the folder 'traces', or name a folder in SWEEP_TRACES "
@@ -115,7 +113,8 @@ def simulated(
     if blocks is not None:
         shares = SHARES[1::2] if quick else SHARES
         settings["cache_blocks"] = [share and max(1.0, round_number(blocks.distinct * share)) for share in shares]
-    fleet = sweep.Fleet.fixed([1.0] * REPLICAS)
+    # Without blocks no capacity matters, and unequal replicas are what policies differ on.
+    fleet = sweep.Fleet.one_slow(REPLICAS, [0.0] if blocks is not None else [0.0, 0.2, 0.4, 0.6])
     fixed = sweep.Workload.fixed(requests)
     whole = blocks is not None or requests.session_count
     work = sweep.Workload.resampled(requests) if whole else fixed
@@ -132,7 +131,9 @@ def round_number(value: float) -> float:
 def choices(result: Result) -> list[Column]:
     """Return what to choose at each capacity, how good it is and what it reuses."""
     chosen = recommend(result.ds, WAIT)
-    columns = [c for c in tables.chosen_cells(result.ds, chosen, WAIT) if c.title != "heterogeneity"]
+    columns = tables.chosen_cells(result.ds, chosen, WAIT)
+    if result.across == "cache_blocks":
+        columns = [column for column in columns if column.title != "heterogeneity"]
     if "block_hit_rate" in result.ds:
         rows = [interval(at(result.ds, row), "block_hit_rate") for row in chosen.to_dict("records")]
         columns.append(tables.estimates("block hit rate", [bounds(row) for row in rows]))
@@ -183,13 +184,16 @@ def conclusion(result: Result) -> str:
     chosen = recommend(ds, WAIT)
     row = chosen.to_dict("records")[-1]
     said = [
-        f"{len(requests):,} requests on {REPLICAS} equal replicas at an offered load of "
+        f"{len(requests):,} requests on {REPLICAS} replicas at an offered load of "
         f"{requests.offered_load(REPLICAS):.2f} (before any reuse)."
     ]
     columns = {column.title: column.cells for column in choices(result)}
-    sizes = chosen["cache_blocks"].tolist() if "cache_blocks" in chosen else [None]
-    for index, (size, policy, slack) in enumerate(zip(sizes, chosen["policy"], chosen["slack"], strict=True)):
-        where = "" if size is None else "Unbounded caches: " if math.isinf(size) else f"{size:,.0f} blocks a replica: "
+    for index, (size, policy, slack) in enumerate(
+        zip(chosen[result.across], chosen["policy"], chosen["slack"], strict=True)
+    ):
+        where = "Unbounded caches: " if math.isinf(size) else f"{size:,.0f} blocks a replica: "
+        if result.across == "heterogeneity":
+            where = f"Heterogeneity {size:g} (one slow replica): "
         waits = next(cells for title, cells in columns.items() if title.startswith("P99"))
         text = f"{where}{policy}" + ("" if pd.isna(slack) else f" with a slack of {label_text(slack)} ms")
         text += f", P99 queue wait {waits[index]} ms"
@@ -202,8 +206,9 @@ def conclusion(result: Result) -> str:
     if ds.sizes["seed"] == 1:
         said.append("The trace has neither sessions nor blocks to draw as a whole: one stream, and no interval.")
     elif row["policy"] and len(row["tied"]) > 1:
-        where = "At the last of these" if "cache_blocks" in chosen else "Here"
-        said.append(f"{where}, {len(row['tied'])} cells cannot be told apart; the smallest slack is given.")
+        said.append(
+            f"At the last of these, {len(row['tied'])} cells cannot be told apart; the smallest slack is given."
+        )
     said.append(
         "Left out: batching (a request has its replica to itself), what decoding holds in memory, and users who would "
         "wait or give up."
@@ -220,7 +225,9 @@ def sections(result: Result) -> list[Section]:
         Section(
             result.name,
             [*report(result.requests), "Over time, as it is simulated:"],
-            picture=Picture(f"{name}-arrivals", statistics.picture(result.requests), "Arrival rate and lengths over time"),
+            picture=Picture(
+                f"{name}-arrivals", statistics.picture(result.requests), "Arrival rate and lengths over time"
+            ),
         ),
         Section(
             f"{result.name}: what to choose",
@@ -240,8 +247,10 @@ def sections(result: Result) -> list[Section]:
                 f"{result.name}: does drawing sessions or families shift the figures?",
                 [
                     "Each seed draws whole sessions, or families of requests that share blocks, with replacement, at "
-                    "their own times. Reuse should agree with the trace's own; waits rise a little, as copies of a "
-                    f"unit arrive at the same moments. locality_aware with a slack of {slack} ms, unbounded caches."
+                    "their own times. Reuse agrees with the trace's own. Waits do not: copies of a unit arrive at the "
+                    "same moments, so that arrivals are burstier and queues longer than in the trace. Take the "
+                    "differences between policies and capacities from here, and the level from the trace. "
+                    f"locality_aware with a slack of {slack} ms, unbounded caches."
                 ],
                 agreement(result),
             )

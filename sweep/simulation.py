@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from sweep import engines
-from sweep.block_cells import as_cache_blocks
+from sweep.block_cells import as_cache_blocks, uses_blocks
 from sweep.engines import Settings
 from sweep.errors import InputError, one_of, whole
 from sweep.grid import as_slacks, as_speeds
@@ -95,7 +95,10 @@ def simulate(
         "replica": np.arange(len(vector)),
         "speed": ("replica", vector),
     }
-    return xr.Dataset(data, coords, {"engine": engine, "policy": chosen.label, "slack": slack})
+    attrs: dict[str, Any] = {"engine": engine, "policy": chosen.label, "slack": slack}
+    if engine == "timeline" and uses_blocks(requests, settings):
+        attrs["caches"] = "blocks"
+    return xr.Dataset(data, coords, attrs)
 
 
 def _timeline(

@@ -187,7 +187,7 @@ def _chunks(path: Path, check: Callable[[list[str]], list[str] | None]) -> Itera
                 rows: list[list[str]] = []
                 before = reader.line_num
                 for row in islice(reader, _CHUNK):
-                    if any(row) and any(cell.strip() for cell in row):
+                    if row and (row[0].strip() or any(cell.strip() for cell in row)):
                         rows.append(row)
                         lines.append(line)
                     line = reader.line_num + 1
