@@ -23,7 +23,7 @@ import click
 from sweep import arguments, listings, trace_arguments
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, Command, Option, choice
-from sweep.policies import Policy, catalogue, names_for
+from sweep.policies import Policy, catalogue
 from sweep.torch_runner.arguments import OPTIONS as VALIDATE
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     fleet = arguments.make_fleet(found)
     workload = arguments.make_workload(found, fleet.replicas)
     settings = {name: found[name] for name in _RUN_SETTINGS if name in found}
-    settings.setdefault("policy", names_for(found.get("engine", "timeline")))
+    settings.setdefault("policy", arguments.policies_for(found, workload))
     if "seeds" in found or ("trace" in found and "resample" not in found):
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)

@@ -236,8 +236,8 @@ def _legend(ds: xr.Dataset, objective: str, level: float, *marks: np.bool_) -> l
     notes = []
     if tied:
         notes.append(
-            f"Framed: the recommendation at each {_name_across(ds)}, the smallest slack among the cells that cannot be told "
-            f"from the one with the {best}; dots: the others among these ({basis})."
+            f"Framed: the recommendation at each {_name_across(ds)}, the smallest slack among the cells that cannot be "
+            f"told from the one with the {best}; dots: the others among these ({basis})."
         )
     elif chosen and ds.sizes["seed"] > 1:
         notes.append(f"Framed: the {best} at each {_name_across(ds)}; every other cell is worse ({basis}).")
