@@ -232,7 +232,7 @@ def sections(result: Result) -> list[Section]:
         Section(
             f"{result.name}: what to choose",
             ["The smallest slack among the cells whose P99 queue wait cannot be told from the best one."],
-            choices(result),
+            [choices(result)],
             Picture(
                 f"{name}-map",
                 plots.heatmaps(ds, (*reuse, WAIT, VARIANCE), WAIT, across=result.across),
@@ -252,7 +252,7 @@ def sections(result: Result) -> list[Section]:
                     "differences between policies and capacities from here, and the level from the trace. "
                     f"locality_aware with a slack of {slack} ms, unbounded caches."
                 ],
-                agreement(result),
+                [agreement(result)],
             )
         )
     return parts

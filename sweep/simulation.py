@@ -69,7 +69,7 @@ def simulate(
     >>> import sweep
     >>> work = sweep.Requests.from_arrays([0.0, 1.0, 2.0], [10.0, 10.0, 10.0], session=["a", "a", "b"])
     >>> ds = sweep.simulate(work, [1.0, 1.0], policy="locality_aware", slack=20.0)
-    >>> list(ds.route_reason.values)
+    >>> ds.route_reason.values.tolist()
     ['queue_fallback', 'sticky_session', 'queue_fallback']
     """
     requests = as_requests(requests)

@@ -72,8 +72,8 @@ _DEFAULTS: Mapping[str, Any] = {
 class Workload:
     """A description of traffic; `realise` makes the stream of a seed from it.
 
-    Build one with `poisson`, `bursty`, `dplb_burst`, `fixed` or `resampled`. A parameter given as a list adds a dimension
-    of that name to a sweep. The same seed then draws the same random numbers for each of its values, and a
+    Build one with `poisson`, `bursty`, `dplb_burst`, `fixed` or `resampled`. A parameter given as a list adds a
+    dimension of that name to a sweep. The same seed then draws the same random numbers for each of its values, and a
     component of the stream (arrivals, service, sessions, prefixes) that the parameter does not concern is the same.
 
     Examples
