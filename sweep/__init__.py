@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 __version__ = version("sweep")
 
-from sweep import analysis
+from sweep import analysis, traces
 from sweep.errors import InputError
 from sweep.fleet import Fleet
 from sweep.policies import Policy, register
@@ -29,5 +29,6 @@ __all__ = [
     "repair",
     "run",
     "simulate",
+    "traces",
     "write",
 ]

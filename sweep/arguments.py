@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from sweep.console import label_text
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
+from sweep.trace_arguments import CACHES, READER, RESAMPLE, SHAPE, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
 
 if TYPE_CHECKING:
@@ -119,16 +120,7 @@ SERVICE_MODEL = [
     ),
 ]
 
-RECORDED = [
-    Option(
-        "--trace",
-        group=_TRACE,
-        type=FILE,
-        text="CSV file, instead of generated traffic: the Azure LLM inference trace format, or the columns request_id, "
-        "arrival_ms, service_ms, prefix_key, session_id. Every seed replays it.",
-    ),
-    *SERVICE_MODEL,
-]
+RECORDED = [TRACE, *SERVICE_MODEL, *READER, *SHAPE, RESAMPLE]
 
 REPLICAS = Option("--replicas", group=_FLEET, type=INTEGER, text="Number of replicas.", shown="4")
 SPEEDS = Option(
@@ -208,7 +200,7 @@ SEEDS = Option(
     group=_ENGINE,
     type=Seeds(),
     text="How many seeds, or which: 100 means 0 to 99; 3,5,8 and 7:7:1 name them.",
-    shown="32; 1 with --trace",
+    shown="32; 1 with --trace but without --resample",
 )
 SEED = Option("--seed", group=_ENGINE, type=INTEGER, text="The seed replayed.", shown="0")
 WARMUP = Option("--warmup", group=_ENGINE, type=INTEGER, text="First requests left out of the statistics.", shown="0")
@@ -250,7 +242,7 @@ CONFIG = Option(
 QUIET = Option("-q", "--quiet", group=_OUTPUT, is_flag=True, text="No progress bar and no notes; warnings stay.")
 
 #: What a grid consists of: the options that `sweep run` and `sweep explain` share, and those of the one only.
-GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, ENGINE, CACHE_HIT_SPEEDUP, *STEPS]
+GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, *CACHES, ENGINE, CACHE_HIT_SPEEDUP, *STEPS]
 MANY = [SEEDS, WARMUP, SLO, WORKERS, EXECUTOR, DASK]
 
 #: Sides that exclude each other.
@@ -335,11 +327,12 @@ def make_service(found: dict[str, Any]) -> ServiceModel:
 
 def make_workload(found: dict[str, Any], replicas: int) -> Workload:
     """Return the workload that the options of the groups `GENERATED` and `RECORDED` describe."""
-    from sweep.requests import Requests
     from sweep.workload import Workload
 
     if "trace" in found:
-        return Workload.fixed(Requests.from_csv(found["trace"], service=make_service(found)))
+        requests = make_requests(found, make_service(found))
+        return Workload.resampled(requests, found["resample"]) if "resample" in found else Workload.fixed(requests)
+    refuse_without_trace(found)
     for option in SERVICE_MODEL:
         if option.name in found:
             raise InputError(f"{flag(option.name)} applies only to --trace.")
@@ -365,6 +358,18 @@ def make_workload(found: dict[str, Any], replicas: int) -> Workload:
     return make(**settings)
 
 
+def policies_for(found: dict[str, Any], workload: Workload) -> list[str]:
+    """Return the policies to run when none are given: all of the engine that know the caches simulated."""
+    from sweep.block_cells import RULES
+    from sweep.policies import names_for
+
+    engine = found.get("engine", "timeline")
+    names = names_for(engine)
+    if engine != "timeline" or not (workload.has_blocks or "cache_blocks" in found):
+        return names
+    return [name for name in names if name in RULES]
+
+
 def offered_load(workload: Workload, capacity: float) -> float:
     """Return the work that a workload without lists brings per unit of `capacity`, the total speed.
 
@@ -380,9 +385,9 @@ def offered_load(workload: Workload, capacity: float) -> float:
 
 def has_locality(workload: Workload) -> bool:
     """Return whether requests of a workload without lists have sessions or prefixes."""
-    if workload.kind == "fixed":
+    if "requests" in workload.parameters and workload.kind in ("fixed", "resampled"):
         requests = workload.parameters["requests"]
-        return bool(requests.session_count or requests.prefix_count)
+        return bool(requests.session_count or requests.prefix_count or requests.blocks is not None)
     return bool(workload.parameters.get("sessions") or workload.parameters.get("prefixes"))
 
 

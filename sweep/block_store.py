@@ -188,7 +188,7 @@ def _dtype(variable: Variable) -> np.dtype[Any]:
 
 
 def _points(grid: Grid) -> tuple[int, ...]:
-    return tuple(len(values) for values in grid.workload.dims.values())
+    return tuple(len(values) for values in grid.between.values())
 
 
 def _cells_shape(grid: Grid, cells: Counts) -> tuple[int, ...]:

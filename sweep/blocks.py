@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweep.engines import Arrays, Scratch, Stream, cells
+from sweep.engines import Arrays, Scratch, cells, prepared
 from sweep.grid import Grid
 from sweep.variables import Variable
 
@@ -86,7 +86,8 @@ def requests_per_seed(grid: Grid) -> int:
 def _work_per_seed(grid: Grid, *, every: bool = False) -> int:
     """Return the simulated requests of a seed: of all policies, or of the one that simulates most cells."""
     slacks = [len(grid.slack) if policy.rule.reads_slack else 1 for policy in grid.policies]
-    cells_of = (sum(slacks) if every else max(slacks)) * len(grid.fleet.heterogeneity)
+    simulated = (sum(slacks) if every else max(slacks)) * len(grid.fleet.heterogeneity)
+    cells_of = simulated * max(len(grid.settings.cache_blocks), 1)
     return max(1, requests_per_seed(grid) * cells_of)
 
 
@@ -183,20 +184,22 @@ def simulate(
     speeds = grid.fleet.speeds[heterogeneity]
     points = [workload for _, workload in grid.workload.points()]
     places = list(np.ndindex(*(len(values) for values in grid.workload.dims.values())))
-    shape = (len(slacks), len(speeds), *(len(values) for values in grid.workload.dims.values()), len(seeds))
+    shape = (len(slacks), len(speeds), *(len(values) for values in grid.between.values()), len(seeds))
+    # Slack, heterogeneity and, where it is a dimension, the capacity of the caches.
+    simulated = (slice(None),) * (3 if grid.settings.cache_axis else 2)
     results = [empty(grid, shape) for _ in chosen]
     rows = [[grid.reasons.index(reason) for reason in policy.rule.reasons] for policy in chosen]
     requests_done = 0
     for position, seed in enumerate(seeds):
         for place, workload in zip(places, points, strict=True):
-            stream = Stream.of(workload.realise(seed))
+            stream = prepared(workload.realise(seed), grid.settings)
             for policy, result, reasons in zip(chosen, results, rows, strict=True):
                 found = cells(stream, speeds, policy, slacks, seed, grid.engine, grid.settings, scratch, stop)
                 for name, values in found.items():
-                    target = result[name][(slice(None), slice(None), *place, position)]
+                    target = result[name][(*simulated, *place, position)]
                     if grid.variables[name].dims == ("reason",):
                         target[..., reasons] = values
                     else:
                         target[...] = values
-                requests_done += len(stream.requests) * values.shape[0] * values.shape[1]
+                requests_done += len(stream.requests) * found["request_count"].size
     return results, requests_done

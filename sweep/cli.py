@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweep import arguments, listings
+from sweep import arguments, listings, trace_arguments
 from sweep.cli_status import status
 from sweep.errors import BlockError, InputError
 from sweep.interrupts import Terminated, terminable
 from sweep.options import FILE, INTEGER, PLACE, Command, Option, choice
-from sweep.policies import Policy, catalogue, names_for
+from sweep.policies import Policy, catalogue
 from sweep.torch_runner.arguments import OPTIONS as VALIDATE
 
 if TYPE_CHECKING:
@@ -39,9 +39,21 @@ if TYPE_CHECKING:
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
 _EXTRAS |= {"torch": "torch", "jsonschema": "torch", "distributed": "cluster", "fsspec": "cluster"}
-_STUDIES = ("tradeoff", "dplb", "replicas", "validate")
+_STUDIES = ("tradeoff", "dplb", "replicas", "real_traces", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
-_RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers")
+_CACHES = ("cache_blocks", "eviction", "cache_visible")
+_RUN_SETTINGS = (
+    "policy",
+    "engine",
+    "slack",
+    "cache_hit_speedup",
+    "warmup",
+    "slo_ms",
+    "steps",
+    "step_ms",
+    "workers",
+    *_CACHES,
+)
 #: The policy that `sweep explain` replays when none is given.
 _EXPLAINED = {"timeline": "locality_aware", "token_step": "least_load"}
 
@@ -155,8 +167,12 @@ def main(ctx: click.Context, /) -> None:
         arguments.POLICY,
         arguments.SLACK,
         arguments.CACHE_HIT_SPEEDUP,
+        *trace_arguments.CACHES,
         *arguments.SERVICE_MODEL,
+        *trace_arguments.READER,
+        *trace_arguments.SHAPE,
         arguments.QUIET,
+        trace_arguments.VERBOSE,
     ],
 )
 @click.argument("trace", type=FILE)
@@ -165,8 +181,7 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
     """Rank policies on one recorded stream.
 
     Prints a table ordered by P95 queue wait. Give the fleet as --replicas or as --speeds.
-    TRACE is a CSV file: the Azure LLM inference trace format, or the columns request_id, arrival_ms,
-    service_ms, prefix_key, session_id.
+    TRACE is a file in any of the formats that `sweep trace info --help` lists.
     """
     import sweep
 
@@ -175,8 +190,10 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
         raise InputError("Give the fleet: --replicas N or --speeds 1,0.3,1.2.")
     fleet = arguments.make_fleet(found)
     slack = arguments.only_one(found, "slack", 5.0)
-    settings = {name: found[name] for name in ("policy", "cache_hit_speedup") if name in found}
-    requests = sweep.Requests.from_csv(found["trace"], service=arguments.make_service(found))
+    settings = {name: found[name] for name in ("policy", "cache_hit_speedup", *_CACHES) if name in found}
+    if "cache_blocks" in settings:
+        settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
+    requests = trace_arguments.make_requests(found, arguments.make_service(found))
     frame = sweep.compare(requests, speeds=fleet.speeds[0], slack=slack, **settings)
     loads = [requests.offered_load(float(fleet.speeds.sum()))]
     if not found.get("quiet"):
@@ -205,6 +222,7 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
         arguments.EXTEND,
         arguments.CONFIG,
         arguments.QUIET,
+        trace_arguments.VERBOSE,
     ],
 )
 @click.pass_context
@@ -231,8 +249,8 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     fleet = arguments.make_fleet(found)
     workload = arguments.make_workload(found, fleet.replicas)
     settings = {name: found[name] for name in _RUN_SETTINGS if name in found}
-    settings.setdefault("policy", names_for(found.get("engine", "timeline")))
-    if "seeds" in found or "trace" in found:
+    settings.setdefault("policy", arguments.policies_for(found, workload))
+    if "seeds" in found or ("trace" in found and "resample" not in found):
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)
     for name in ("block_seeds", "extend"):
@@ -273,6 +291,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
         Option("-o", "--output", group="Output", type=FILE, text="Picture of the timeline to write: a new .png path."),
         arguments.CONFIG,
         arguments.QUIET,
+        trace_arguments.VERBOSE,
     ],
 )
 @click.pass_context
@@ -298,7 +317,10 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
         arguments.only_one(found, str(option.name))
     fleet = arguments.make_fleet(found)
     requests = arguments.make_workload(found, fleet.replicas).realise(seed)
-    settings = {name: found[name] for name in ("engine", "cache_hit_speedup", "steps", "step_ms") if name in found}
+    explained = ("engine", "cache_hit_speedup", "steps", "step_ms", *_CACHES)
+    settings = {name: found[name] for name in explained if name in found}
+    if "cache_blocks" in settings:
+        settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
     speeds = fleet.speeds[0]
     ds = sweep.simulate(requests, speeds, policy=policy, slack=slack, seed=seed, **settings)
     if not found.get("quiet"):
@@ -315,6 +337,45 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
 
 
 main.add_command(status)
+
+
+@main.group()
+def trace() -> None:
+    """Look at recorded traffic."""
+
+
+@trace.command(
+    "info",
+    cls=Command,
+    example="sweep trace info conversation_trace.jsonl -o conversation.png",
+    params=[
+        *arguments.SERVICE_MODEL,
+        *trace_arguments.READER,
+        *trace_arguments.SHAPE,
+        Option("-o", "--output", group="Output", type=FILE, text="Picture of rate and lengths: a new .png path."),
+    ],
+)
+@click.argument("trace", type=FILE)
+@click.pass_context
+def trace_info(ctx: click.Context, /, **_: Any) -> None:
+    """Say what a trace is like: what the reader did, rate, burstiness, lengths, sessions, reuse.
+
+    TRACE is a Mooncake, Qwen-Bailian or RAGPulse JSONL file, a folder of kv-cache-tester sessions, an Azure,
+    BurstGPT or vidur CSV file, or a CSV or Parquet file of our own format (arrival_ms or arrival_s, and service_ms
+    or prompt_tokens and output_tokens); compressed with gzip or zstd or not.
+    """
+    from sweep.traces import statistics
+
+    found = arguments.given(ctx)
+    output = found.get("output")
+    if output is not None:
+        _check_picture(output)
+        _need("matplotlib", "seaborn")
+    requests = trace_arguments.make_requests(found, arguments.make_service(found))
+    click.echo(statistics.text(requests))
+    if output is not None:
+        _save(statistics.picture(requests), output)
+        click.echo(f"\nWrote {output}.")
 
 
 @main.command(cls=Command)
@@ -346,6 +407,7 @@ def study(ctx: click.Context, /, **_: Any) -> None:
     tradeoff: policy and slack against balance and tail latency, at each heterogeneity.
     dplb: round robin against least load over token steps, the published table and then over seeds.
     replicas: throughput and P99 against the number of replicas.
+    real_traces: slack and cache size on every public trace that is here.
     validate: what `sweep validate` measured in reports/torch, against its prediction.
     """
     found = arguments.given(ctx)

@@ -69,7 +69,10 @@ def keys(what: str, values: Any, where: Where) -> NDArray[Any]:
 
 def ids(what: str, values: Any, where: Where) -> NDArray[Any]:
     """Return request ids: int64, or objects that are all str."""
-    items = _items(values, _one_dimensional(what, values))
+    array = _one_dimensional(what, values)
+    if isinstance(values, np.ndarray) and array.dtype.kind == "i":
+        return array.astype(np.int64)
+    items = _items(values, array)
     labels = [_label(item) for item in items]
     bad = [label is None or (isinstance(label, int) and abs(label) >= 2**63) for label in labels]
     _refuse(what, np.array(bad, bool), where, items, "a string or a whole number of 64 bits")
@@ -86,6 +89,8 @@ def ids(what: str, values: Any, where: Where) -> NDArray[Any]:
 
 def interned(keys: NDArray[Any]) -> tuple[IntArray, tuple[Label, ...]]:
     """Return ids 0, 1, ... in order of first appearance (-1 = none), and the key of each id."""
+    if keys.dtype.kind == "i" and (keys == NONE).all():
+        return keys.astype(np.int64), ()
     none = NONE if keys.dtype.kind == "i" else None
     numbers: dict[Any, int] = {}
     dense = [NONE if key == none else numbers.setdefault(key, len(numbers)) for key in keys.tolist()]

@@ -6,7 +6,7 @@ length 1 for a policy that does not read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sweep import block_cells
+from sweep.block_cells import ChainedStream, uses_blocks
 from sweep.errors import InputError, number, whole
 from sweep.kernels import statistics, timeline, token_step
 from sweep.kernels.user_rule import engine_for
@@ -58,8 +60,14 @@ class Settings:
     slo_ms: float | None = None
     steps: int | None = None
     step_ms: float = 1.0
+    #: Capacities [blocks] of a replica's cache; () = not given. They are a dimension if ``cache_axis``.
+    cache_blocks: tuple[float, ...] = ()
+    cache_axis: bool = False
+    eviction: str = "lru"
+    cache_visible: str = "dispatch"
 
     def __post_init__(self) -> None:
+        block_cells.check(self.eviction, self.cache_visible)
         number("cache_hit_speedup", self.cache_hit_speedup, at_least=0, at_most=1)
         whole("warmup", self.warmup)
         number("step_ms", self.step_ms, above=0)
@@ -69,8 +77,20 @@ class Settings:
             whole("steps", self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON-safe values."""
-        return asdict(self)
+        """Return the settings as JSON-safe values; those of caches only where they are not the default."""
+        found = asdict(self)
+        found["cache_blocks"] = ["inf" if np.isinf(size) else int(size) for size in self.cache_blocks]
+        for name in ("cache_blocks", "cache_axis", "eviction", "cache_visible"):
+            if getattr(self, name) == getattr(type(self), name):
+                del found[name]
+        return found
+
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Settings:
+        """Return the settings that `to_dict` wrote."""
+        capacities = tuple(float(size) for size in content.get("cache_blocks", ()))
+        return cls(**{**content, "cache_blocks": capacities})
 
 
 class Scratch:
@@ -113,10 +133,17 @@ class Stream(NamedTuple):
         return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
 
 
+def prepared(requests: Requests, settings: Settings) -> Stream | ChainedStream:
+    """Return the stream as the kernels of its kind take it: with caches of blocks or without."""
+    return ChainedStream.of(requests) if uses_blocks(requests, settings) else Stream.of(requests)
+
+
 def check_stream(requests: Requests, speeds: Array, engine: str, settings: Settings) -> None:
     """Raise `InputError` when the stream cannot run on the engine."""
     if engine == "timeline":
         return
+    if settings.cache_blocks:
+        raise InputError("cache_blocks is a setting of the engine 'timeline'; 'token_step' has no caches.")
     if settings.warmup:
         raise InputError(f"warmup must be 0 on the engine 'token_step', which measures steps, got {settings.warmup}.")
     if settings.slo_ms is not None:
@@ -141,7 +168,7 @@ def check_stream(requests: Requests, speeds: Array, engine: str, settings: Setti
 
 
 def cells(
-    stream: Stream,
+    stream: Stream | ChainedStream,
     speeds: Array,
     policy: Policy,
     slack: Array,
@@ -177,6 +204,8 @@ def cells(
     if engine == "token_step":
         return _token_cells(stream.requests, speeds, policy, settings, stop)
     scratch = scratch or Scratch()
+    if isinstance(stream, ChainedStream):
+        return _block_cells(stream, speeds, policy, slack, settings, scratch, stop)
     if policy.rule.function:
         stream = Stream.of(stream.requests, policy)
     run = _user_lanes if policy.rule.function else _built_in_lanes
@@ -195,10 +224,33 @@ def cells(
     return _named(out, shape, settings)
 
 
+def _block_cells(
+    stream: ChainedStream,
+    speeds: Array,
+    policy: Policy,
+    slack: Array,
+    settings: Settings,
+    scratch: Scratch,
+    stop: Callable[[], bool],
+) -> Arrays:
+    shape: tuple[int, ...] = (len(slack), len(speeds), max(len(settings.cache_blocks), 1))
+    out = statistics.new_statistics(int(np.prod(shape)), speeds.shape[1], len(policy.rule.reasons))
+    found, ended = block_cells.block_cells(
+        stream, speeds, policy, slack, settings, out, lambda lanes: scratch.record(len(stream.requests), lanes), stop
+    )
+    if not ended:
+        raise Stopped
+    shape = shape if settings.cache_axis else shape[:2]
+    return _named(out, shape, settings) | _typed(found, "timeline", shape)
+
+
 def record_of(
     requests: Requests, speeds: Array, policy: Policy, slack: float, seed: int, settings: Settings
 ) -> tuple[statistics.Record, Array]:
     """Return the record of one cell of the timeline engine, and per request whether it was a cache hit."""
+    if uses_blocks(requests, settings):
+        record = block_cells.block_record_of(ChainedStream.of(requests), speeds, policy, slack, settings)
+        return record, (record.route[:, 0] & 1).astype(bool)
     record, _ = statistics.new_record(len(requests), 1)
     run = _user_lanes if policy.rule.function else _built_in_lanes
     run(Stream.of(requests, policy), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
@@ -292,7 +344,7 @@ def _user_lanes(
         )
 
 
-def _named(out: statistics.Statistics, shape: tuple[int, int], settings: Settings) -> Arrays:
+def _named(out: statistics.Statistics, shape: tuple[int, ...], settings: Settings) -> Arrays:
     per_cell = {name: out.scalars[:, column] for column, name in enumerate(statistics.COLUMNS)}
     if settings.slo_ms is None:
         del per_cell["slo_attainment"]
@@ -306,7 +358,7 @@ def _named(out: statistics.Statistics, shape: tuple[int, int], settings: Setting
     return _typed(per_cell, "timeline", shape)
 
 
-def _typed(per_cell: Arrays, engine: str, shape: tuple[int, int]) -> Arrays:
+def _typed(per_cell: Arrays, engine: str, shape: tuple[int, ...]) -> Arrays:
     """Return the arrays with the integer variables as integers and the leading axis split into `shape`."""
     return {
         name: array.astype(np.int64 if VARIABLES[engine][name].integer else np.float64).reshape(

@@ -35,8 +35,9 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
     list of str
         The waits [ms] that decided, with the limit they were held against: the shortest wait plus slack.
         They follow from the finish times of the requests before, so a sentence tells what the result says
-        and not what the rule meant. For a rule of the user's own it gives the wait on the chosen replica
-        and the shortest one.
+        and not what the rule meant. With caches of blocks, whose evictions the result does not tell, it names
+        the replica of the longest match only where the request went there. For a rule of the user's own it
+        gives the wait on the chosen replica and the shortest one.
     """
     replicas = ds.sizes["replica"]
     arrival, finish = ds["arrival_ms"].values, ds["finish_ms"].values
@@ -49,11 +50,14 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
         waits = np.maximum(0.0, available - arrival[i])
         prefix, session, replica = int(requests.prefix[i]), int(requests.session[i]), int(chosen[i])
         held = sorted(holders.get(prefix, ())) if prefix >= 0 else []
+        if "caches" in ds.attrs:
+            held = [replica] if reason[i] == "prefix_locality" else []
         owner = owners.get(session, -1) if session >= 0 else -1
         if reason[i] == "round_robin":
             sentences.append(f"its turn: {i} mod {replicas}")
         else:
-            sentences.append(_why(str(reason[i]), replica, waits, owner, held, slack))
+            nothing = "no longest match within the slack" if "caches" in ds.attrs else "no owner or holder"
+            sentences.append(_why(str(reason[i]), replica, waits, owner, held, slack, nothing))
         available[replica] = finish[i]
         if prefix >= 0:
             holders.setdefault(prefix, set()).add(replica)
@@ -62,7 +66,7 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
     return sentences
 
 
-def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[int], slack: float) -> str:
+def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[int], slack: float, nothing: str) -> str:
     shortest = waits.min()
     limit = shortest + slack
 
@@ -81,5 +85,5 @@ def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[in
     if holder != owner:
         parts.append(against_limit("holder", holder))
     if reason == "queue_fallback":
-        parts = [*(parts or ["no owner or holder"]), f"shortest wait {shortest:.2f}"]
+        parts = [*(parts or [nothing]), f"shortest wait {shortest:.2f}"]
     return "; ".join(parts)

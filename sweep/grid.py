@@ -18,7 +18,7 @@ from sweep.errors import InputError, distinct, number, one_of, whole
 from sweep.fleet import Fleet
 from sweep.kernels.jit import sources_hash
 from sweep.policies import Policy, as_policies
-from sweep.variables import ENGINES, VARIABLES, Variable
+from sweep.variables import ENGINES, OF_BLOCKS, VARIABLES, Variable
 from sweep.workload import Workload
 
 
@@ -76,9 +76,15 @@ class Grid:
             "policy": [policy.label for policy in self.policies],
             "slack": self.slack,
             "heterogeneity": tuple(self.fleet.heterogeneity.tolist()),
-            **self.workload.dims,
+            **self.between,
             "seed": self.seeds,
         }
+
+    @cached_property
+    def between(self) -> dict[str, Sequence[Any]]:
+        """Return the dimensions between heterogeneity and seed: capacities of caches, parameters of the workload."""
+        capacities = {"cache_blocks": self.settings.cache_blocks} if self.settings.cache_axis else {}
+        return {**capacities, **self.workload.dims}
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -96,6 +102,8 @@ class Grid:
         wanted = dict(VARIABLES[self.engine])
         if self.settings.slo_ms is None:
             wanted.pop("slo_attainment", None)
+        if not (self.settings.cache_blocks or self.workload.has_blocks):
+            wanted = {name: variable for name, variable in wanted.items() if name not in OF_BLOCKS}
         return wanted
 
     @property
@@ -107,7 +115,7 @@ class Grid:
     def cells_per_seed(self) -> int:
         """Return how many cells are simulated per seed and workload: one for all slacks where none is read."""
         slacks = sum(len(self.slack) if policy.rule.reads_slack else 1 for policy in self.policies)
-        return slacks * len(self.fleet.heterogeneity)
+        return slacks * len(self.fleet.heterogeneity) * max(len(self.settings.cache_blocks), 1)
 
     @property
     def result_bytes(self) -> int:

@@ -70,7 +70,7 @@ def grid_of(stored: Mapping[str, Any]) -> Grid:
         tuple(stored["slack"]),
         tuple(stored["seeds"]),
         stored["engine"],
-        Settings(**stored["settings"]),
+        Settings.from_dict(stored["settings"]),
     )
 
 

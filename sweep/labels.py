@@ -36,7 +36,7 @@ def coordinates(grid: Grid) -> dict[str, Labels]:
 
 def attributes(grid: Grid) -> dict[str, str]:
     """Return the attributes of the result."""
-    return {
+    attrs = {
         "title": "Routing policies simulated over slack, heterogeneity and seeds",
         "engine": grid.engine,
         "sweep_version": sweep.__version__,
@@ -46,3 +46,9 @@ def attributes(grid: Grid) -> dict[str, str]:
         "fleet": json.dumps(grid.fleet.to_dict()),
         "settings": json.dumps(grid.settings.to_dict()),
     }
+    if grid.workload.kind == "resampled":
+        attrs["resampling"] = (
+            "Each seed draws whole units of the trace (sessions, or families of requests that share blocks beyond the "
+            "common ones) with replacement, at their own times; further copies have ids of their own."
+        )
+    return attrs

@@ -26,20 +26,22 @@ _COMPARED = (
     "p99_latency_ms",
     "throughput_requests_per_s",
     "cache_hit_rate",
+    "block_hit_rate",
+    "token_hit_rate",
     "session_moves",
     "max_offered_load",
     "load_variance",
 )
 #: What `sweep run` recommends for, and shows of the variables that an engine has.
 _OBJECTIVE = "p99_queue_wait_ms"
-_SUMMARISED = (_OBJECTIVE, "load_variance", "cache_hit_rate", "finished_requests")
+_SUMMARISED = (_OBJECTIVE, "load_variance", "cache_hit_rate", "block_hit_rate", "finished_requests")
 _MOST_ROWS = 40
 
 
 def comparison_table(frame: pd.DataFrame) -> str:
     """Return the result of `sweep.compare` as a table, one row per policy in the order given."""
     columns = [Column("policy", [str(label) for label in frame.index], left=True)]
-    for name in _COMPARED:
+    for name in (name for name in _COMPARED if name in frame):
         variable = VARIABLES["timeline"][name]
         columns.append(number_column(variable.long_name, frame[name], unit_text(variable.units)))
     return table(columns, title_width=10)

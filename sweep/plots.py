@@ -81,6 +81,7 @@ def heatmaps(
     quantities: Sequence[str] = ("load_variance", "p99_queue_wait_ms"),
     objective: str = "p99_queue_wait_ms",
     level: float = 0.95,
+    across: str = "heterogeneity",
 ) -> Figure:
     """Return heatmaps of quantities side by side over slack (upward) and heterogeneity, one block per policy.
 
@@ -99,11 +100,13 @@ def heatmaps(
         The variable that decides which cells are framed and dotted.
     level
         The confidence level of the intervals that decide it.
+    across
+        Another dimension to draw in place of the heterogeneity, such as "cache_blocks".
 
     Raises
     ------
     InputError
-        For an unknown variable or more than one value along a workload dimension.
+        For an unknown variable or more than one value along a dimension that is not drawn.
 
     Examples
     --------
@@ -115,6 +118,7 @@ def heatmaps(
     >>> [text.get_text() for text in figure.texts][:3:2]
     ['Load variance [ms²]', 'P99 queue wait [ms]']
     """
+    ds = _turned(ds, across)
     maps = [_quantity(ds, name) for name in quantities]
     zero = any(_is_log(column.scale) and bool((column.means == 0).any()) for column in maps)
     note = (
@@ -122,6 +126,22 @@ def heatmaps(
         f"quantity for all policies, darker is worse{'; 0 has the colour of the lower end' if zero else ''}."
     )
     return _draw(maps, _marks(ds, objective, level), note)
+
+
+def _turned(ds: xr.Dataset, across: str) -> xr.Dataset:
+    """Return the result with the dimension `across` where pictures expect the heterogeneity."""
+    if across == "heterogeneity":
+        return ds
+    if across not in ds.dims or ds.sizes["heterogeneity"] != 1:
+        raise InputError(
+            f"To draw {across!r} across, the result needs that dimension and one heterogeneity; "
+            f"it has {', '.join(map(str, ds.sizes))} and {ds.sizes['heterogeneity']} heterogeneities."
+        )
+    return ds.isel(heterogeneity=0, drop=True).rename({across: "heterogeneity"})
+
+
+def _name_across(array: xr.DataArray | xr.Dataset) -> str:
+    return str(array["heterogeneity"].attrs.get("long_name", "heterogeneity"))
 
 
 def excess(ds: xr.Dataset, objective: str = "p99_queue_wait_ms", level: float = 0.95) -> Figure:
@@ -216,13 +236,13 @@ def _legend(ds: xr.Dataset, objective: str, level: float, *marks: np.bool_) -> l
     notes = []
     if tied:
         notes.append(
-            "Framed: the recommendation at each heterogeneity, the smallest slack among the cells that cannot be told "
-            f"from the one with the {best}; dots: the others among these ({basis})."
+            f"Framed: the recommendation at each {_name_across(ds)}, the smallest slack among the cells that cannot be "
+            f"told from the one with the {best}; dots: the others among these ({basis})."
         )
     elif chosen and ds.sizes["seed"] > 1:
-        notes.append(f"Framed: the {best} at each heterogeneity; every other cell is worse ({basis}).")
+        notes.append(f"Framed: the {best} at each {_name_across(ds)}; every other cell is worse ({basis}).")
     elif chosen:
-        notes.append(f"Framed: the {best} at each heterogeneity; one seed cannot say how sure that is.")
+        notes.append(f"Framed: the {best} at each {_name_across(ds)}; one seed cannot say how sure that is.")
     if overloaded:
         notes.append(
             "Hatched: a replica does not keep up (mean offered load >= 1); the value depends on the run length."
@@ -269,7 +289,8 @@ def _draw(maps: Sequence[_Map], marks: _Marks, note: str) -> Figure:
                 y -= size + gap
             every = max(1, math.ceil(0.075 * max(map(len, labels)) / cell[0]))
             axes.set_xticks(np.arange(across)[::every] + 0.5, labels[::every])
-            axes.set_xlabel("heterogeneity")
+            unit = maps[0].means["heterogeneity"].attrs.get("units")
+            axes.set_xlabel(_name_across(maps[0].means) + (f" [{unit}]" if unit else ""))
             bar = figure.add_axes((x / width, (below + 0.3) / height, column / width, 0.11 / height))
             _colour_bar(figure, bar, one, column)
         caption(figure, notes, 0.3, below)

@@ -14,7 +14,16 @@ import numba
 import numpy as np
 
 #: The sources that decide numbers: from a description and a seed to the arrays of a block.
-DECIDING = ("kernels/*.py", "engines.py", "streams.py", "workload.py", "blocks.py")
+DECIDING = (
+    "kernels/*.py",
+    "block_cells.py",
+    "blocks.py",
+    "chains.py",
+    "engines.py",
+    "shaping.py",
+    "streams.py",
+    "workload.py",
+)
 
 _PACKAGE = Path(__file__).parent
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 LIMITS = (
     "Model execution: a request occupies its replica for a service time that is an input. Real time per token depends "
     "on the model, the kernels and what else is in the batch.",
-    "KV memory: a replica's cache never fills and evicts nothing, so reuse is an upper bound; prefixes match whole or "
-    "not at all.",
+    "KV memory: without caches of blocks of a given capacity, a replica's cache never fills and prefixes match whole "
+    "or not at all, so reuse is an upper bound. What running requests hold while they decode is never counted.",
     "The network and the router: routing takes no time, every signal is fresh and exact, nothing fails, and no request "
     "is retried, cancelled or moved once routed.",
     "Batching: the timeline engine serves one request at a time per replica, the token engine a fixed number of tokens "

@@ -8,17 +8,19 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sweep import columns as checked
+from sweep.chains import Blocks
 from sweep.columns import NONE, FloatArray, IntArray, Label, Where
 from sweep.errors import InputError, number, unknown, whole
 
 RECORD_FIELDS = ("request_id", "arrival_ms", "service_ms", "prefix_key", "session_id", "prompt_tokens", "output_tokens")
+BLOCK_FIELDS = ("blocks", "block_tokens")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class Requests:
         How many steps the token engine runs when the caller does not say; None = until drained.
     attrs : dict
         What a reader did. Not part of the stream's identity.
+    blocks : Blocks or None
+        The cache blocks that each prompt starts with.
+    service_model : ServiceModel or None
+        What made `service_ms` out of the tokens, so that a cached block saves the prefill of its tokens; None where
+        only a service time is known.
 
     Examples
     --------
@@ -105,6 +112,8 @@ class Requests:
     session_labels: Sequence[Label] = ()
     steps: int | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
+    blocks: Blocks | None = None
+    service_model: ServiceModel | None = None
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
@@ -124,7 +133,8 @@ class Requests:
 
         return (
             f"Requests({some(len(self), 'request', 'requests')} over {self._window_ms:.1f} ms, "
-            f"{some(self.prefix_count, 'prefix', 'prefixes')}, {some(self.session_count, 'session', 'sessions')})"
+            f"{some(self.prefix_count, 'prefix', 'prefixes')}, {some(self.session_count, 'session', 'sessions')}"
+            + (")" if self.blocks is None else f", {some(self.blocks.distinct, 'block', 'blocks')})")
         )
 
     @property
@@ -209,7 +219,8 @@ class Requests:
         records
             Dicts with ``arrival_ms`` and ``service_ms`` and, optionally, ``request_id`` (all or none; the
             position otherwise), ``prefix_key``, ``session_id`` (None or missing = none), ``prompt_tokens``
-            and ``output_tokens`` (missing = 0). They are not changed.
+            and ``output_tokens`` (missing = 0), ``blocks`` (a list of keys, front first; missing = none) and
+            ``block_tokens`` (of each block, or one number for all). They are not changed.
 
         Raises
         ------
@@ -226,13 +237,13 @@ class Requests:
         if isinstance(records, Mapping) or not isinstance(records, Iterable):
             raise InputError(f"records must be a list of dicts, got {type(records).__name__}.")
         rows = list(records)
-        known = set(RECORD_FIELDS)
+        known = {*RECORD_FIELDS, *BLOCK_FIELDS}
         for row, record in enumerate(rows):
             if not isinstance(record, Mapping):
                 raise InputError(f"record {row}: must be a dict, got {record!r}.")
             if not known.issuperset(record):
                 stranger = next(key for key in record if key not in known)
-                raise InputError(f"record {row}: {unknown('field', stranger, RECORD_FIELDS)}")
+                raise InputError(f"record {row}: {unknown('field', stranger, (*RECORD_FIELDS, *BLOCK_FIELDS))}")
             for name in ("arrival_ms", "service_ms"):
                 if name not in record:
                     raise InputError(f"record {row}: {name} is missing.")
@@ -249,7 +260,8 @@ class Requests:
             "request_id": checked.objects([record["request_id"] for record in rows]) if all(named) else None,
         }
         names = {"prefix": "prefix_key", "session": "session_id"}
-        return assemble(columns, where="record {}".format, names=names, ties_by_id=True)
+        blocks = _blocks_of(rows) if any("blocks" in record for record in rows) else None
+        return assemble(columns, where="record {}".format, names=names, ties_by_id=True, blocks=blocks)
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return the stream as dicts that `from_records` reads back; token fields only where a size is known."""
@@ -263,27 +275,33 @@ class Requests:
         if self.prompt_tokens.any() or self.output_tokens.any():
             columns["prompt_tokens"] = self.prompt_tokens.tolist()
             columns["output_tokens"] = self.output_tokens.tolist()
+        if self.blocks is not None:
+            ids, tokens = (np.split(part, self.blocks.offsets[1:-1]) for part in (self.blocks.ids, self.blocks.tokens))
+            columns["blocks"] = [part.tolist() for part in ids]
+            columns["block_tokens"] = [part.tolist() for part in tokens]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     @classmethod
-    def from_csv(cls, path: str | os.PathLike[str], service: ServiceModel | None = None) -> Requests:
-        """Return the stream of a CSV file: an Azure LLM inference trace or one with the fields of a record.
+    def from_csv(cls, path: str | os.PathLike[str], service: ServiceModel | None = None, **options: Any) -> Requests:
+        """Return the stream of a trace: `sweep.traces.read`, which describes the formats and the options.
 
         Parameters
         ----------
         path
-            The file; `sweep.traces.read_csv` describes both formats.
+            The file.
         service
             Turns tokens into service time where the file has none; ``ServiceModel()`` when left out.
+        **options
+            As for `sweep.traces.read`.
 
         Raises
         ------
         InputError
             Naming file, line and column.
         """
-        from sweep.traces import read_csv
+        from sweep.traces import read
 
-        return read_csv(path, service)
+        return read(path, service=service, **options)
 
     def offered_load(self, replicas: float) -> float:
         """Return the work that arrives per unit of capacity: at 1 or more the fleet does not keep up.
@@ -313,6 +331,10 @@ class Requests:
         for name in _DECISIVE:
             digest.update(name.encode())
             digest.update(_little_endian(getattr(self, name)))
+        if self.blocks is not None:
+            digest.update(f"blocks {self.service_model}".encode())
+            for name in _OF_BLOCKS:
+                digest.update(_little_endian(getattr(self.blocks, name)))
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -325,7 +347,16 @@ class Requests:
             "session_labels": _pack_labels(self.session_labels),
             "steps": self.steps,
             "attrs": dict(self.attrs),
+            **self._blocks_to_dict(),
         }
+
+    def _blocks_to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.blocks is not None:
+            found["blocks"] = {name: _pack(getattr(self.blocks, name)) for name in _OF_BLOCKS}
+        if self.service_model is not None:
+            found["service_model"] = asdict(self.service_model)
+        return found
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Requests:
@@ -353,6 +384,8 @@ class Requests:
                 session_labels=labels["session"],
                 steps=content["steps"],
                 attrs=dict(content["attrs"]),
+                blocks=_unpack_blocks(content.get("blocks"), len(arrays["arrival_ms"])),
+                service_model=ServiceModel(**content["service_model"]) if "service_model" in content else None,
             )
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise InputError(f"This is not a stored request stream ({type(error).__name__}: {error}).") from error
@@ -368,6 +401,7 @@ _DECISIVE = {
     "session": "<i8",
 }
 _ARRAYS = (*_DECISIVE, "request_id")
+_OF_BLOCKS = ("ids", "offsets", "reach")
 
 
 def assemble(
@@ -378,6 +412,8 @@ def assemble(
     ties_by_id: bool = False,
     steps: int | None = None,
     attrs: Mapping[str, Any] | None = None,
+    blocks: Blocks | None = None,
+    service_model: ServiceModel | None = None,
 ) -> Requests:
     """Return the stream of unsorted columns: the one place where streams from outside are checked.
 
@@ -391,7 +427,7 @@ def assemble(
         What the user calls a column, where that differs.
     ties_by_id
         Sort requests that arrive together by request_id; otherwise they keep their order.
-    steps, attrs
+    steps, attrs, blocks, service_model
         As in `Requests`.
     """
     names = names or {}
@@ -430,7 +466,36 @@ def assemble(
         session_labels=session_labels,
         steps=None if steps is None else whole("steps", steps),
         attrs=dict(attrs or {}),
+        blocks=None if blocks is None else blocks.take(order),
+        service_model=service_model,
     )
+
+
+def _blocks_of(records: Sequence[Mapping[str, Any]]) -> Blocks:
+    keys: list[Any] = []
+    tokens: list[Any] = []
+    offsets = [0]
+    for row, record in enumerate(records):
+        chain = record.get("blocks", ())
+        sizes = record.get("block_tokens", 0)
+        if not isinstance(chain, Sequence) or isinstance(chain, str):
+            raise InputError(f"record {row}: blocks must be a list of keys, got {chain!r:.60}.")
+        sizes = list(sizes) if isinstance(sizes, Sequence) else [sizes] * len(chain)
+        if len(sizes) != len(chain):
+            raise InputError(f"record {row}: {len(chain)} blocks have {len(sizes)} block_tokens; lengths must agree.")
+        keys += chain
+        tokens += sizes
+        offsets.append(len(keys))
+
+    def where(place: int) -> str:
+        return f"record {int(np.searchsorted(offsets, place, side='right')) - 1}"
+
+    held = checked.keys("blocks", checked.objects(keys), where)
+    ids, _ = checked.interned(held)
+    if (ids < 0).any():
+        raise InputError(f"{where(int((ids < 0).argmax()))}: blocks must hold keys, got None.")
+    sizes = checked.counts("block_tokens", checked.objects(tokens), where)
+    return Blocks.of(ids, offsets, sizes, where="record {}".format)
 
 
 def _order(arrival: FloatArray, ids: NDArray[Any] | None) -> NDArray[np.intp]:
@@ -453,6 +518,18 @@ def _pack(array: NDArray[Any]) -> str:
 def _unpack(text: str, kind: str) -> NDArray[Any]:
     array: NDArray[Any] = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=kind)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _unpack_blocks(stored: Mapping[str, str] | None, n: int) -> Blocks | None:
+    if stored is None:
+        return None
+    ids, offsets, reach = (_unpack(stored[name], "<i8") for name in _OF_BLOCKS)
+    # Kernels index with these unchecked.
+    if len(offsets) != n + 1 or offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets) < 0).any():
+        raise ValueError("its chains of blocks do not fit its requests")
+    if not ((ids >= 0) & (ids < len(reach))).all():
+        raise ValueError("a block has no size")
+    return Blocks(ids, offsets, reach)
 
 
 def _pack_labels(labels: Sequence[Label]) -> int | list[Label]:

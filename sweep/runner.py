@@ -13,6 +13,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from sweep import labels
+from sweep.block_cells import as_cache_blocks
 from sweep.block_store import BlockStore
 from sweep.blocks import Block, Layout, Task, blocks, counts, empty, layout_in_memory, tasks
 from sweep.engines import Settings, check_stream
@@ -44,6 +45,9 @@ def run(
     slo_ms: float | None = None,
     steps: int | None = None,
     step_ms: float = 1.0,
+    cache_blocks: float | Iterable[float | None] | None = None,
+    eviction: str = "lru",
+    cache_visible: str = "dispatch",
     store: str | os.PathLike[str] | None = None,
     extend: bool = False,
     block_seeds: int | None = None,
@@ -76,6 +80,13 @@ def run(
         Objective for the queue wait; adds ``slo_attainment``. Timeline engine only.
     steps, step_ms
         Length of a run of the token-step engine (None: the workload's own, else until drained), and of a step.
+    cache_blocks
+        How many blocks a replica's cache holds: a capacity, or a list (a dimension) in which None is an unbounded
+        cache, as it is when left out. Requests without chains of blocks have their prefix as one block. Timeline only.
+    eviction
+        ``"lru"`` or ``"lfu"``: what goes when a cache is full (counts while in the cache, ties least recently used).
+    cache_visible
+        When a request's blocks can be matched: from ``"dispatch"`` or ``"prefill_end"`` on.
     store
         A path ending in ``.zarr``, or an fsspec URL such as ``s3://bucket/out.zarr``: blocks are kept there as they are
         done, and the result is opened lazily. The same call again computes only what is missing.
@@ -114,7 +125,10 @@ def run(
     >>> dict(ds.p99_queue_wait_ms.sizes)
     {'policy': 2, 'slack': 2, 'heterogeneity': 2, 'seed': 8}
     """
-    settings = Settings(cache_hit_speedup, warmup, slo_ms, steps, step_ms)
+    settings = Settings(
+        cache_hit_speedup, warmup, slo_ms, steps, step_ms,
+        as_cache_blocks(cache_blocks), isinstance(cache_blocks, Iterable), eviction, cache_visible,
+    )  # fmt: skip
     grid = Grid.of(workload, fleet, policy, slack, seed, engine, settings)
     workers = _available_cores() if workers is None else whole("workers", workers, at_least=1)
     if block_seeds is not None:
@@ -186,7 +200,7 @@ def _in_memory(
 
     def place(task: Task, done: Done) -> None:
         assert done.arrays is not None
-        points = [slice(None) for _ in grid.workload.dims]
+        points = [slice(None) for _ in grid.between]
         for block, arrays in zip(task.blocks, done.arrays, strict=True):
             slack, heterogeneity, seed = block.ranges(layout)
             for name, values in arrays.items():

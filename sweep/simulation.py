@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from sweep import engines
+from sweep.block_cells import as_cache_blocks, uses_blocks
 from sweep.engines import Settings
 from sweep.errors import InputError, one_of, whole
 from sweep.grid import as_slacks, as_speeds
@@ -32,6 +33,9 @@ def simulate(
     cache_hit_speedup: float = 0.30,
     steps: int | None = None,
     step_ms: float = 1.0,
+    cache_blocks: float | None = None,
+    eviction: str = "lru",
+    cache_visible: str = "dispatch",
 ) -> xr.Dataset:
     """Simulate one cell and return what happened to every request.
 
@@ -43,7 +47,7 @@ def simulate(
         The stream.
     speeds
         One speed per replica.
-    policy, slack, engine, cache_hit_speedup, steps, step_ms
+    policy, slack, engine, cache_hit_speedup, steps, step_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
         Of the uniforms that a rule of your own may use.
@@ -65,7 +69,7 @@ def simulate(
     >>> import sweep
     >>> work = sweep.Requests.from_arrays([0.0, 1.0, 2.0], [10.0, 10.0, 10.0], session=["a", "a", "b"])
     >>> ds = sweep.simulate(work, [1.0, 1.0], policy="locality_aware", slack=20.0)
-    >>> list(ds.route_reason.values)
+    >>> ds.route_reason.values.tolist()
     ['queue_fallback', 'sticky_session', 'queue_fallback']
     """
     requests = as_requests(requests)
@@ -73,7 +77,16 @@ def simulate(
     (chosen,) = as_policies([policy], engine)
     (slack,) = as_slacks(slack)
     vector = as_speeds(speeds)
-    settings = Settings(cache_hit_speedup=cache_hit_speedup, steps=steps, step_ms=step_ms)
+    settings = Settings(
+        cache_hit_speedup=cache_hit_speedup,
+        steps=steps,
+        step_ms=step_ms,
+        cache_blocks=as_cache_blocks(cache_blocks),
+        eviction=eviction,
+        cache_visible=cache_visible,
+    )
+    if len(settings.cache_blocks) > 1:
+        raise InputError(f"cache_blocks must be one capacity here, got {len(settings.cache_blocks)}.")
     engines.check_stream(requests, vector, engine, settings)
     build = _timeline if engine == "timeline" else _token_step
     data = build(requests, vector, chosen, slack, whole("seed", seed), settings)
@@ -82,7 +95,10 @@ def simulate(
         "replica": np.arange(len(vector)),
         "speed": ("replica", vector),
     }
-    return xr.Dataset(data, coords, {"engine": engine, "policy": chosen.label, "slack": slack})
+    attrs: dict[str, Any] = {"engine": engine, "policy": chosen.label, "slack": slack}
+    if engine == "timeline" and uses_blocks(requests, settings):
+        attrs["caches"] = "blocks"
+    return xr.Dataset(data, coords, attrs)
 
 
 def _timeline(
@@ -137,6 +153,9 @@ def compare(
     cache_hit_speedup: float = 0.30,
     warmup: int = 0,
     slo_ms: float | None = None,
+    cache_blocks: float | None = None,
+    eviction: str = "lru",
+    cache_visible: str = "dispatch",
 ) -> pd.DataFrame:
     """Run one stream under several policies and rank them.
 
@@ -148,7 +167,7 @@ def compare(
         A number of equal replicas, or one speed per replica.
     policy
         By default round_robin, queue_aware and locality_aware (on the token-step engine, all of its policies).
-    slack, engine, cache_hit_speedup, warmup, slo_ms
+    slack, engine, cache_hit_speedup, warmup, slo_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
         Of the uniforms that a rule of your own may use.
@@ -177,9 +196,18 @@ def compare(
     policies = as_policies(policy, engine)
     slacks = np.array(as_slacks([slack]))
     vector = as_speeds(speeds, replicas)[np.newaxis]
-    settings = Settings(cache_hit_speedup=cache_hit_speedup, warmup=warmup, slo_ms=slo_ms)
+    settings = Settings(
+        cache_hit_speedup=cache_hit_speedup,
+        warmup=warmup,
+        slo_ms=slo_ms,
+        cache_blocks=as_cache_blocks(cache_blocks),
+        eviction=eviction,
+        cache_visible=cache_visible,
+    )
+    if len(settings.cache_blocks) > 1:
+        raise InputError(f"cache_blocks must be one capacity here, got {len(settings.cache_blocks)}.")
     engines.check_stream(stream, vector, engine, settings)
-    prepared = engines.Stream.of(stream)
+    prepared = engines.prepared(stream, settings)
     rows = {}
     for item in policies:
         arrays = engines.cells(prepared, vector, item, slacks, whole("seed", seed), engine, settings)

@@ -135,6 +135,53 @@ _TIMELINE = (
     ),
 )
 
+_MATCHED = "a request matches the blocks from its front that the replica that serves it holds"
+
+#: Only where requests bring chains of blocks, or a capacity is given.
+_BLOCKS = (
+    Variable("block_hit_rate", "1", "block hit rate", f"Matched blocks / all blocks; {_MATCHED}.", better="higher"),
+    Variable(
+        "token_hit_rate",
+        "1",
+        "token hit rate",
+        "Prompt tokens of matched blocks / all prompt tokens; NaN where sizes are unknown.",
+        better="higher",
+    ),
+    Variable(
+        "evictions", "1", "evictions", "Blocks that made room for others, all replicas.", better="lower", integer=True
+    ),
+    Variable(
+        "duplicate_residency",
+        "1",
+        "copies per block",
+        "Resident blocks of all replicas / different resident blocks, at the end.",
+    ),
+    Variable(
+        "recomputed_prefill_tokens",
+        "tokens",
+        "recomputed prefill",
+        "Prompt tokens prefilled though an earlier request had the same blocks: on another replica, or evicted since.",
+        better="lower",
+        integer=True,
+    ),
+    Variable(
+        "replica_block_hit_rate",
+        "1",
+        "block hit rate per replica",
+        f"Matched blocks / all blocks of the requests of a replica; {_MATCHED}.",
+        ("replica",),
+    ),
+    Variable(
+        "replica_token_hit_rate",
+        "1",
+        "token hit rate per replica",
+        "Prompt tokens of matched blocks / all prompt tokens of the requests of a replica.",
+        ("replica",),
+    ),
+)
+#: The names of the variables of blocks.
+OF_BLOCKS = tuple(variable.name for variable in _BLOCKS)
+
 _STEP_WAIT = "Time from the step of a request's arrival to the step in which it enters service"
 _STEP_WAIT_REST = "a request that never entered counts with its wait until the end of the run"
 
@@ -194,7 +241,7 @@ _TOKEN_STEP = (
 
 #: Engine -> name -> variable, in the order of the Dataset.
 VARIABLES: dict[str, dict[str, Variable]] = {
-    "timeline": {variable.name: variable for variable in _TIMELINE},
+    "timeline": {variable.name: variable for variable in (*_TIMELINE, *_BLOCKS)},
     "token_step": {variable.name: variable for variable in _TOKEN_STEP},
 }
 
@@ -207,6 +254,11 @@ COORDINATES: dict[str, dict[str, str]] = {
         "comment": "Extra queue wait accepted to reach a replica that holds the request's session or prefix.",
     },
     "heterogeneity": {"long_name": "heterogeneity"},
+    "cache_blocks": {
+        "long_name": "cache capacity",
+        "units": "blocks",
+        "comment": "Blocks that each replica's cache holds; infinity = unbounded.",
+    },
     "seed": {"long_name": "seed"},
     "replica": {"long_name": "replica"},
     "reason": {"long_name": "reason a request went where it went"},

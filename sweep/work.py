@@ -77,7 +77,7 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
     arrays = [store.load(grid, layout, block) for block in wanted] if store else []
     scratch = Scratch()
     halted = stop.is_set if stop is not None else threading.Event().is_set
-    points = tuple(slice(None) for _ in grid.workload.dims)
+    points = tuple(slice(None) for _ in grid.between)
     requests = 0
     first = wanted[0]
     for box in absent(first):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sweep.errors import InputError, distinct, number, one_of, unknown, whole
 from sweep.requests import Requests
+from sweep.shaping import resampled, units
 from sweep.streams import STREAM_VERSION, Synthetic, dplb_burst, mean_gap_ms
 
 Number = float | Sequence[float] | NDArray[Any]
@@ -71,8 +72,8 @@ _DEFAULTS: Mapping[str, Any] = {
 class Workload:
     """A description of traffic; `realise` makes the stream of a seed from it.
 
-    Build one with `poisson`, `bursty`, `dplb_burst` or `fixed`. A parameter given as a list adds a dimension
-    of that name to a sweep. The same seed then draws the same random numbers for each of its values, and a
+    Build one with `poisson`, `bursty`, `dplb_burst`, `fixed` or `resampled`. A parameter given as a list adds a
+    dimension of that name to a sweep. The same seed then draws the same random numbers for each of its values, and a
     component of the stream (arrivals, service, sessions, prefixes) that the parameter does not concern is the same.
 
     Examples
@@ -273,6 +274,31 @@ class Workload:
         return cls("fixed", MappingProxyType({"requests": requests}))
 
     @classmethod
+    def resampled(cls, requests: Requests, by: str = "auto") -> Workload:
+        """Return traffic that is, under every seed, the units of a stream drawn with replacement at their own times.
+
+        A unit is a session or a prefix family: requests that share a block deeper than those that many have, such as a
+        system prompt. A further copy of a unit has new ids for the sessions, prefixes and blocks that are its own, so
+        that copies share no more than strangers do. The number of requests differs from seed to seed.
+
+        Parameters
+        ----------
+        requests
+            The stream, such as a recorded trace.
+        by
+            "sessions", "families", or "auto": sessions where requests have them.
+
+        Raises
+        ------
+        InputError
+            For anything but a `Requests`, and for a stream without sessions and blocks.
+        """
+        if not isinstance(requests, Requests):
+            raise InputError(f"requests must be a sweep.Requests, got {type(requests).__name__}; see Requests.from_*.")
+        units(requests, by)
+        return cls("resampled", MappingProxyType({"requests": requests, "by": by}))
+
+    @classmethod
     def _synthetic(cls, kind: str, **given: Any) -> Workload:
         parameters = {name: _checked(name, value) for name, value in given.items() if value is not None}
         for name in given:
@@ -301,6 +327,12 @@ class Workload:
         """Return the parameters given as lists and their values, in the order of the signature."""
         return {name: value for name, value in self.parameters.items() if isinstance(value, tuple)}
 
+    @property
+    def has_blocks(self) -> bool:
+        """Return whether requests bring chains of cache blocks."""
+        requests = self.parameters.get("requests")
+        return isinstance(requests, Requests) and requests.blocks is not None
+
     def points(self) -> list[tuple[dict[str, Any], Workload]]:
         """Return every combination of `dims`, the last varying fastest, each with its workload without lists."""
         dims = self.dims
@@ -324,6 +356,7 @@ class Workload:
             "bursty": cls.bursty,
             "dplb_burst": cls.dplb_burst,
             "fixed": lambda requests: cls.fixed(Requests.from_dict(requests)),
+            "resampled": lambda requests, by: cls.resampled(Requests.from_dict(requests), by),
         }
         if not isinstance(kind, str) or kind not in makers:
             raise unknown("kind of workload", kind, makers)
@@ -369,6 +402,9 @@ class Workload:
         if self.kind == "fixed":
             requests: Requests = self.parameters["requests"]
             return lambda seed: requests
+        if self.kind == "resampled":
+            requests, unit = self.parameters["requests"], units(self.parameters["requests"], self.parameters["by"])
+            return lambda seed: resampled(requests, unit, seed)
         return dplb_burst if self.kind == "dplb_burst" else Synthetic(self.parameters)
 
 

@@ -21,6 +21,7 @@ import xarray as xr
 import sweep
 from sweep import arguments, cli, console
 from sweep.options import Option
+from sweep.traces.raw import Options
 
 ROOT = Path(__file__).parents[1]
 TRACE = ROOT.parent / "shared" / "traces" / "azure" / "AzureLLMInferenceTrace_conv.csv"
@@ -86,6 +87,8 @@ def test_help__without_a_command(call: Call) -> None:
 
 def test_help__defaults_shown_are_those_of_the_functions() -> None:
     functions = (
+        sweep.traces.read,
+        Options,
         sweep.Workload.poisson,
         sweep.Workload.bursty,
         sweep.ServiceModel,
@@ -94,10 +97,19 @@ def test_help__defaults_shown_are_those_of_the_functions() -> None:
     defaults = {name: p.default for f in functions for name, p in inspect.signature(f).parameters.items()}
     defaults |= {"fleet_seed": inspect.signature(sweep.Fleet.lognormal).parameters["seed"].default}
     defaults |= {"seeds": defaults["seed"], "service_cv": 1.0, "slack": defaults["slack"][0]}
+    defaults |= {"trace_seed": inspect.signature(Options).parameters["seed"].default}
     # What the functions require, and what only the command line has.
     chosen = {"workload": "poisson", "requests": 2000, "utilisation": 0.9, "replicas": 4, "fleet": "one_slow"}
     defaults |= chosen
-    in_words = {"heterogeneity", "constant_capacity", "steps", "workers", "policy"}
+    in_words = {
+        "heterogeneity",
+        "constant_capacity",
+        "steps",
+        "workers",
+        "policy",
+        "session_rate_per_s",
+        "cache_blocks",
+    }
     checked = set()
     for option in (*arguments.GRID, *arguments.MANY):
         name = str(option.name)

@@ -25,7 +25,7 @@ from sweep.reference import (
     summarize_token_step,
     uniform,
 )
-from sweep.variables import VARIABLES
+from sweep.variables import OF_BLOCKS, VARIABLES
 
 
 def request(index, arrival_ms, service_ms, prefix_key=None, session_id=None):
@@ -232,7 +232,7 @@ def test_summarize_replica_service__empty_window_is_nan():
 
 def test_summarize_replica_service__names_are_the_datasets():
     records = simulate_replica_routing(STREAM, 2, "round_robin")
-    apart = {"load_variance", "peak_load_variance", "slo_attainment"}
+    apart = {"load_variance", "peak_load_variance", "slo_attainment", *OF_BLOCKS}
     assert list(summarize_replica_service(records, 2)) == [name for name in VARIABLES["timeline"] if name not in apart]
 
 

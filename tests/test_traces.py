@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sweep.errors import InputError
 from sweep.requests import Requests, ServiceModel
-from sweep.traces import read_csv
+from sweep.traces import read as read_csv
 
 AZURE = Path(__file__).parents[2] / "shared" / "traces" / "azure" / "AzureLLMInferenceTrace_conv.csv"
 
@@ -44,7 +44,9 @@ def test_azure__whole_file():
     assert requests.output_tokens.mean() == pytest.approx(211.1, abs=0.05)
     assert requests.request_id.tolist() == list(range(19_366))
     assert requests.prefix_count == requests.session_count == 0
-    assert requests.attrs == {"source": AZURE.name, "format": "azure", "rows": 19_366}
+    assert requests.attrs["format"] == "azure"
+    assert (requests.attrs["rows_read"], requests.attrs["rows_kept"]) == (19_366, 19_366)
+    assert (requests.attrs["ties"], requests.attrs["inversions"]) == (0, 0)
 
 
 def test_azure__crlf_seven_digits_no_final_newline(written):
@@ -109,7 +111,7 @@ def test_records__labels_are_numbers_only_when_all_are(written):
 
 def test_records__columns_in_any_order_and_tokens(written):
     path = written("prompt_tokens,session_id,prefix_key,output_tokens,arrival_ms,request_id\n10,,,2,7,x\n")
-    requests = read_csv(path, ServiceModel(base_ms=3.0))
+    requests = read_csv(path, service=ServiceModel(base_ms=3.0))
     assert requests.tokens.tolist() == [12]
     assert requests.service_ms.tolist() == [3.0 + 0.1 * 10 + 2.0 * 2]
 
@@ -184,7 +186,7 @@ def test_file__missing_or_a_directory(tmp_path):
 
 def test_service__must_be_a_model(written):
     with pytest.raises(InputError, match=r"service must be a sweep\.ServiceModel, got 'exponential'"):
-        read_csv(written(TINY), "exponential")
+        read_csv(written(TINY), service="exponential")
 
 
 @given(

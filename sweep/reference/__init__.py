@@ -5,6 +5,7 @@ here imports a kernel. The order of every floating-point operation is part of th
 must give the same bits: sums run from left to right in order of arrival, or of replica index.
 """
 
+from sweep.reference.blocks import BlockCache, simulate_block_routing, summarize_blocks
 from sweep.reference.timeline import (
     STRATEGIES,
     compare_replica_strategies,
@@ -25,6 +26,7 @@ from sweep.reference.user_rules import uniform
 
 __all__ = [
     "STRATEGIES",
+    "BlockCache",
     "LeastLoadLB",
     "Replica",
     "RoundRobinLB",
@@ -32,8 +34,10 @@ __all__ = [
     "load_variance_of",
     "select_replica",
     "simulate",
+    "simulate_block_routing",
     "simulate_replica_routing",
     "simulate_token_step",
+    "summarize_blocks",
     "summarize_replica_service",
     "summarize_token_step",
     "uniform",
