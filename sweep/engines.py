@@ -85,7 +85,6 @@ class Settings:
                 del found[name]
         return found
 
-
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Settings:
         """Return the settings that `to_dict` wrote."""

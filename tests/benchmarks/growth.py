@@ -93,7 +93,8 @@ def case(**changes: Any) -> dict[str, Any]:
 def cells_table(quick: bool) -> list[str]:
     """Return the growth of cells, 1 to 100 times as many."""
     lines = [
-        "| cells | simulated requests | blocks | ns per request-cell | peak memory [MiB] | store / compute | on disk [MiB] | open [s] |",
+        "| cells | simulated requests | blocks | ns per request-cell | peak memory [MiB] | store / compute "
+        "| on disk [MiB] | open [s] |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for factor in (1, 10, 100):
@@ -197,10 +198,10 @@ def main(arguments: list[str]) -> None:
     add(
         "# Growth: what a sweep costs as it grows",
         "",
-        f"Written by `tests/benchmarks/growth.py`; one thread of a shared {os.cpu_count()}-core machine. The grid is that "
-        "of the trade-off study: three policies, 16 slacks, 8 heterogeneities, 2,000 requests, 4 replicas, with a store "
-        "at the default block size. A request-cell is one request in one simulated cell; a policy that reads no slack is "
-        "simulated for one.",
+        f"Written by `tests/benchmarks/growth.py`; one thread of a shared {os.cpu_count()}-core machine. The grid is "
+        "that of the trade-off study: three policies, 16 slacks, 8 heterogeneities, 2,000 requests, 4 replicas, with a "
+        "store at the default block size. A request-cell is one request in one simulated cell; a policy that reads no "
+        "slack is simulated for one.",
         "",
         "## Cells",
         "",
