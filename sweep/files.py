@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Iterable, Mapping
@@ -115,22 +116,21 @@ class _Folder:
 @cache
 def _owner(pid: int) -> str:
     """Return what names this process for as long as anyone may ask: host, number and start."""
-    return f"{socket.gethostname()}-{pid}-{int(psutil.Process(pid).create_time() * 1000)}"
+    return f"{socket.gethostname()}-{pid}-{psutil.Process(pid).create_time():.0f}"
 
 
 def _is_dead(owner: str) -> bool:
     """Return whether the process that wrote a temporary file is gone; of another host, nobody here can say."""
-    host, _, rest = owner.rpartition("-")[0].rpartition("-")
-    if host != socket.gethostname() or not rest.isdigit():
+    match = re.fullmatch(re.escape(socket.gethostname()) + r"-(\d+)-(\d+)", owner)
+    if match is None:
         return False
+    pid, start = map(int, match.groups())
     try:
-        return psutil.Process(int(rest)).status() == psutil.STATUS_ZOMBIE or owner != _owner_now(int(rest))
+        process = psutil.Process(pid)
+        # A clock that was put right moves the start a little.
+        return process.status() == psutil.STATUS_ZOMBIE or abs(process.create_time() - start) > 10
     except psutil.NoSuchProcess:
         return True
-
-
-def _owner_now(pid: int) -> str:
-    return str(_owner.__wrapped__(pid))
 
 
 class _Objects:
