@@ -39,7 +39,7 @@ def test_makespan__ratio(benchmark, report, measuring, tmp_path):
         measured = pair["measured"]
         bounds = [math.nan if measured[name] is None else measured[name] for name in ("mean", "lower", "upper")]
         report(
-            f"  makespan of round_robin / {pair['strategy']:13s} predicted {pair['predicted']:.3f}, "
+            f"  {pair['quantity']:24s} round_robin / {pair['strategy']:13s} predicted {pair['predicted']:.3f}, "
             f"measured {estimate(*bounds)}"
         )
 
