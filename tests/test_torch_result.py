@@ -253,6 +253,9 @@ def test_compare__confirms_the_published_ratio():
     assert (pair["strategy"], pair["against"]) == ("least_loaded", "round_robin")
     assert pair["predicted"] == pytest.approx(26 / 17)
     assert pair["measured"]["mean"] == pytest.approx(26 / 17, rel=0.01)
+    spent = found["prediction"]["pairs"][-2]
+    assert (spent["quantity"], spent["verdict"]) == ("ratio of max_rank_cpu_ms", "not_judged")
+    assert spent["measured"]["mean"] == pytest.approx(26 / 17, rel=0.01)
     assert found["decision"] == "confirmed"
 
 

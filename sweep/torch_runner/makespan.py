@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sweep.errors import InputError
+from sweep.intervals import Estimate
 from sweep.torch_runner import decision
 from sweep.torch_runner.devices import Device
 from sweep.torch_runner.group import Group
@@ -134,18 +135,32 @@ def compare(
             caveats = [cause for pair in (timings[0], times) for cause in decision.busy_caveats(pair.cpu, pair.elapsed)]
             verdict = decision.judge(measured, predicted, job.tolerance, caveats[:1])
         verdicts.append(verdict)
-        pairs.append(
-            {
-                "strategy": assignment.strategy,
-                "against": base.strategy,
-                "quantity": f"ratio of {QUANTITY}",
-                "predicted": predicted,
-                "measured": decision.as_dict(measured),
-                "verdict": verdict.verdict,
-                "reason": verdict.reason,
-            }
-        )
+        pairs.append(_pair(assignment, base, QUANTITY, predicted, measured, verdict))
+    for assignment, times, span in list(zip(plan.assignments, timings, spans, strict=True))[1:]:
+        if times.cpu is not None and timings[0].cpu is not None and not job.concurrent_sharing:
+            spent = decision.ratio_of(timings[0].cpu.max(axis=1).tolist(), times.cpu.max(axis=1).tolist())
+            verdict = decision.Verdict(decision.NOT_JUDGED, "the work that was done, whoever else used the cores")
+            pairs.append(_pair(assignment, base, "max_rank_cpu_ms", spans[0] / span, spent, verdict))
     return {"points": points, "pairs": pairs}, verdicts
+
+
+def _pair(
+    assignment: Assignment,
+    base: Assignment,
+    quantity: str,
+    predicted: float,
+    measured: Estimate,
+    verdict: decision.Verdict,
+) -> dict[str, Any]:
+    return {
+        "strategy": assignment.strategy,
+        "against": base.strategy,
+        "quantity": f"ratio of {quantity}",
+        "predicted": predicted,
+        "measured": decision.as_dict(measured),
+        "verdict": verdict.verdict,
+        "reason": verdict.reason,
+    }
 
 
 def _products(plan: MakespanPlan, assignment: Assignment, unit: Unit) -> list[int]:
