@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweep.blocks import Blocks
+from sweep.chains import Blocks
 from sweep.errors import InputError, distinct, number, one_of
 from sweep.kernels import block_cache, statistics, timeline
 from sweep.kernels.block_cache import Chained, Costs, Totals

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sweep import columns as checked
-from sweep.blocks import Blocks
+from sweep.chains import Blocks
 from sweep.columns import NONE, FloatArray, IntArray, Label, Where
 from sweep.errors import InputError, number, unknown, whole
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.random import SeedSequence, default_rng
 
-from sweep.blocks import Blocks, by_appearance
+from sweep.chains import Blocks, by_appearance
 from sweep.columns import IntArray
 from sweep.errors import InputError, number, one_of, whole
 from sweep.requests import Requests

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweep import columns as checked
-from sweep.blocks import Blocks
+from sweep.chains import Blocks
 from sweep.columns import FloatArray, IntArray
 from sweep.errors import InputError, number, one_of, whole
 from sweep.requests import Requests, ServiceModel, assemble

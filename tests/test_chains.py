@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.blocks import Blocks
+from sweep.chains import Blocks
 from sweep.errors import InputError
 from sweep.requests import Requests, ServiceModel
 
