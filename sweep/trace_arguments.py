@@ -104,12 +104,15 @@ def _capacities(text: str) -> list[float]:
     return found
 
 
+_BLOCKS = Values("NUMBERS", _capacities, many=True)
+_BLOCKS.numeric = True  # a config file may hold plain numbers
+
 #: What replicas hold: `sweep.run`.
 CACHES = [
     Option(
         "--cache-blocks",
         group=_CACHE,
-        type=Values("NUMBERS", _capacities, many=True),
+        type=_BLOCKS,
         unit="blocks",
         text="What each replica's cache of prefix blocks holds; none = unbounded. Without block chains a prefix is a "
         "block.",

@@ -63,6 +63,13 @@ def test_run__capacities_are_a_dimension(call, trace, tmp_path):
     assert '"eviction": "lfu"' in ds.attrs["settings"]
 
 
+def test_run__a_config_may_hold_capacities_as_numbers(call, trace, tmp_path):
+    config = tmp_path / "grid.toml"
+    config.write_text(f'trace = "{trace}"\nreplicas = 2\ncache-blocks = [3, "none"]\nblocks = "floor"\n')
+    status, out, _ = call("run", "--config", config)
+    assert status == 0 and " 3 " in out and " inf " in out
+
+
 def test_run__resampled_seeds(call, trace, tmp_path):
     status, out, _ = call("run", "--trace", trace, "--replicas", 2, "--resample", "families", "--seeds", 5)
     assert status == 0 and "mean over 5 seeds" in out and "block hit" in out

@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -368,6 +369,19 @@ def test_file__byte_order_mark_crlf_blank_lines_and_compression(written):
     assert read(written(packed + zstandard.compress(b""))).fingerprint() == expected
     with pytest.raises(TraceError, match="it is not a whole zstd file"):
         read(written(packed[:-5]))
+
+
+@pytest.mark.parametrize(("content", "package"), [(b"PAR1 etc.", "pyarrow"), (b"\x28\xb5\x2f\xfd...", "zstandard")])
+def test_file__a_package_that_is_not_installed_is_named(written, monkeypatch, content, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf'needs the package {package}: pip install "sweep\[traces\]"'):
+        read(written(content))
+
+
+def test_file__a_torn_parquet_is_an_error(written):
+    pytest.importorskip("pyarrow")
+    with pytest.raises(TraceError, match="is not a Parquet file that can be read"):
+        read(written(b"PAR1 and so on"))
 
 
 def test_file__a_torn_gzip_is_an_error(written):

@@ -129,8 +129,9 @@ def _touch_lru(mark, born, holders, word, bit, follow, cursor, at, count, i, cha
     """
     evicted = 0
     end = offsets[cursor + 1]
-    for p in range(offsets[i], offsets[i + 1]):
-        b = chain[p]
+    p = offsets[i] - 1
+    for b in chain[offsets[i] : offsets[i + 1]]:
+        p += 1
         if b >= 0 and mark[np.uint64(b)] >= 0:
             mark[np.uint64(b)] = p
             continue
@@ -143,7 +144,7 @@ def _touch_lru(mark, born, holders, word, bit, follow, cursor, at, count, i, cha
                     cursor = follow[cursor]
                     at = offsets[cursor]
                     end = offsets[cursor + 1]
-                old = chain[at]
+                old = chain[np.uint64(at)]
                 at += 1
                 if old < 0:
                     break
@@ -266,8 +267,19 @@ def _reveal(t, r, hidden, visible, follow, mark, born, holders, chain, offsets):
 def _longest(holders, chain, low, high, alive):
     """Fill `alive` with the replicas of the longest match of a chain; return its length."""
     words = alive.size
-    alive[:] = 0
     depth = 0
+    if words == 1:
+        # The usual case, kept in a register.
+        mask = np.int64(-1)
+        for b in chain[low:high]:
+            both = holders[np.uint64(b), 0] & mask if b >= 0 else np.int64(0)
+            if both == 0:
+                break
+            mask = both
+            depth += 1
+        alive[0] = mask if depth > 0 else np.int64(0)
+        return depth
+    alive[:] = 0
     for p in range(low, high):
         b = chain[p]
         if b < 0:
