@@ -23,7 +23,7 @@ import click
 from sweep import arguments, listings
 from sweep.errors import InputError
 from sweep.options import FILE, INTEGER, Command, Option, choice
-from sweep.policies import Policy, catalogue, names_for
+from sweep.policies import Policy, catalogue, default_names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -211,7 +211,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     fleet = arguments.make_fleet(found)
     workload = arguments.make_workload(found, fleet.replicas)
     settings = {name: found[name] for name in _RUN_SETTINGS if name in found}
-    settings.setdefault("policy", names_for(found.get("engine", "timeline")))
+    settings.setdefault("policy", default_names(found.get("engine", "timeline")))
     if "seeds" in found or "trace" in found:
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)

@@ -18,7 +18,7 @@ from sweep.errors import InputError, distinct, number, one_of, whole
 from sweep.fleet import Fleet
 from sweep.kernels.jit import sources_hash
 from sweep.policies import Policy, as_policies
-from sweep.variables import ENGINES, VARIABLES, Variable
+from sweep.variables import ENGINES, FAILURES, VARIABLES, Variable
 from sweep.workload import Workload
 
 
@@ -57,6 +57,8 @@ class Grid:
         if not isinstance(fleet, Fleet):
             raise InputError(f"fleet must be a sweep.Fleet, got {type(fleet).__name__}.")
         one_of("engine", engine, ENGINES)
+        if fleet.events is not None and engine != "timeline":
+            raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
         policies = as_policies(policy, engine)
         grid = cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
         needed, free = grid.result_bytes, psutil.virtual_memory().available
@@ -94,6 +96,10 @@ class Grid:
         wanted = dict(VARIABLES[self.engine])
         if self.settings.slo_ms is None:
             wanted.pop("slo_attainment", None)
+        if not any(policy.name == "migrate" for policy in self.policies):
+            wanted.pop("migrations", None)
+        if self.fleet.events is None:
+            wanted = {name: variable for name, variable in wanted.items() if name not in FAILURES}
         return wanted
 
     @property

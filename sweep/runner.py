@@ -134,7 +134,18 @@ def simulate_block(grid: Grid, first: int, last: int, stop: threading.Event | No
             stream = Stream.of(requests)
             block.append(
                 [
-                    cells(stream, speeds, policy, slack, seed, grid.engine, grid.settings, scratch, halted)
+                    cells(
+                        stream,
+                        speeds,
+                        policy,
+                        slack,
+                        seed,
+                        grid.engine,
+                        grid.settings,
+                        scratch,
+                        halted,
+                        grid.fleet.events,
+                    )
                     for policy in grid.policies
                 ]
             )
@@ -236,8 +247,10 @@ def _labelled(grid: Grid, result: Arrays) -> xr.Dataset:
     coords["reads_slack"] = ("policy", [policy.rule.reads_slack for policy in grid.policies], described["reads_slack"])
     if any(variable.dims == ("reason",) for variable in grid.variables.values()):
         coords["reason"] = ("reason", np.asarray(grid.reasons), described["reason"])
-    for key in dict.fromkeys(key for policy in grid.policies for key in policy.parameters):
-        values = [policy.parameters.get(key, np.nan) for policy in grid.policies]
+    for key in dict.fromkeys(key for policy in grid.policies for key in policy.changed):
+        found = [policy.parameters.get(key) for policy in grid.policies]
+        nothing: Any = "" if any(isinstance(value, str) for value in found) else np.nan
+        values = np.asarray([nothing if value is None else value for value in found])
         coords[key] = ("policy", values, {"long_name": f"policy parameter {key}"})
     data = {name: ((*dims, *v.dims), result[name], v.attrs) for name, v in grid.variables.items()}
     attrs = {

@@ -133,7 +133,44 @@ _TIMELINE = (
         ("reason",),
         better="lower",
     ),
+    Variable(
+        "migrations",
+        "1",
+        "migrations",
+        "Requests whose prefix was copied from another replica to the one that served them.",
+        integer=True,
+    ),
+    Variable(
+        "lost_requests",
+        "1",
+        "lost requests",
+        "Requests that never finished: out of retries, or no replica to go to.",
+        better="lower",
+        integer=True,
+    ),
+    Variable(
+        "retried_requests", "1", "retried requests", "Requests sent more than once.", better="lower", integer=True
+    ),
+    Variable(
+        "misrouted_requests",
+        "1",
+        "misrouted requests",
+        "Requests sent, once at least, to a replica that was down or draining.",
+        better="lower",
+        integer=True,
+    ),
+    Variable(
+        "recovery_ms",
+        "ms",
+        "recovery time",
+        "Time from the detection of an event until the P95 queue wait of a sliding window is within 10 % of that of "
+        "the window before the event, the longest over events; NaN if never.",
+        better="lower",
+    ),
 )
+
+#: The variables that a fleet with events adds.
+FAILURES = ("lost_requests", "retried_requests", "misrouted_requests", "recovery_ms")
 
 _STEP_WAIT = "Time from the step of a request's arrival to the step in which it enters service"
 _STEP_WAIT_REST = "a request that never entered counts with its wait until the end of the run"

@@ -7,6 +7,7 @@ from typing import Any
 
 from sweep.errors import InputError, number, one_of, whole
 from sweep.policies import Policy, names_for
+from sweep.reference.router import Simulation
 from sweep.reference.statistics import mean, nearest_rank, ratio, sample_variance
 from sweep.reference.user_rules import UserRule, waits_at
 
@@ -137,6 +138,8 @@ def simulate_replica_routing(
     speeds = _speeds([1.0] * num_replicas if speeds is None else speeds)
     if len(speeds) != num_replicas:
         raise InputError(f"speeds must hold one speed per replica: {len(speeds)} given for {num_replicas} replicas.")
+    if policy.rule.function is None and (policy.name not in STRATEGIES or policy.changed):
+        return Simulation(requests, speeds, policy, locality_slack_ms, cache_hit_speedup, seed).run().records
     rule = None if policy.name in STRATEGIES else UserRule(policy, locality_slack_ms, seed)
 
     replicas: list[dict[str, Any]] = [
