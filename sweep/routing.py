@@ -90,7 +90,7 @@ def run_cell(
     router.run_router(
         traffic,
         *_speed_pieces(speed, events),
-        rules_of(policy, slack, settings),
+        rules_of(policy, slack, settings, events),
         tables_of(policy, ring),
         _outages(len(speed), events),
         np.uint64(seed),
@@ -101,7 +101,7 @@ def run_cell(
     return fates
 
 
-def rules_of(policy: Policy, slack: float, settings: Settings) -> rules.Rules:
+def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | None) -> rules.Rules:
     """Return a policy as the kernel takes it."""
     given: dict[str, Any] = dict(policy.parameters)
     weights = given.get("weights")
@@ -112,7 +112,7 @@ def rules_of(policy: Policy, slack: float, settings: Settings) -> rules.Rules:
     single = used[0] if len(used) == 1 and signal[used[0]] == 1.0 else -1
     measured = given.get("speed") == "measured" or weights == "measured"
     in_service, error_cv = float(given.get("in_service_weight", 1.0)), float(given.get("work_error_cv", 0.0))
-    plain = in_service == 1.0 and error_cv == 0.0 and given.get("speed", "none") == "none"
+    plain = in_service == 1.0 and error_cv == 0.0 and given.get("speed", "none") == "none" and events is None
     return rules.Rules(
         rule=code,
         work=signal[codes.WORK],
