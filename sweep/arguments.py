@@ -81,6 +81,7 @@ GENERATED = [
         text="own: a session keeps one prefix for life; independent: each request draws its prefix.",
         shown="own",
     ),
+    Option("--batch", group=_MADE, type=INTEGERS, text="Requests that arrive at one instant.", shown="1"),
     Option(
         "--peak-to-mean",
         group=_MADE,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
-_STUDIES = ("tradeoff", "dplb", "replicas")
+_STUDIES = ("tradeoff", "dplb", "replicas", "herd", "failover")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
 _RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers")
 #: The policy that `sweep explain` replays when none is given.
@@ -308,6 +308,8 @@ def study(ctx: click.Context, /, **_: Any) -> None:
     tradeoff: policy and slack against balance and tail latency, at each heterogeneity.
     dplb: round robin against least load over token steps, the published table and then over seeds.
     replicas: throughput and P99 against the number of replicas.
+    herd: freshness of the routers' view, local correction and several routers.
+    failover: lost work and recovery when a replica goes down, over heartbeats.
     """
     found = arguments.given(ctx)
     name = found["name"]

@@ -37,6 +37,7 @@ class Synthetic:
         self.requests: int = parameters["requests"]
         self.gap_ms = mean_gap_ms(parameters)
         self.bursts = _Bursts(parameters, self.gap_ms) if "burst_ms" in parameters else None
+        self.batch: int = parameters.get("batch", 1)
         self.service = _service_draws(parameters)
         self.sessions, self.prefixes = parameters["sessions"], parameters["prefixes"]
         zipf = parameters["zipf_exponent"] if parameters["popularity"] == "zipf" else 0.0
@@ -65,8 +66,10 @@ class Synthetic:
 
     def _arrivals(self, seed: int) -> FloatArray:
         # Arrivals of a Poisson process of rate 1, then stretched: a list of rates shares them.
-        unit = _generator(seed, ARRIVALS).standard_exponential(self.requests)
+        unit = _generator(seed, ARRIVALS).standard_exponential(-(-self.requests // self.batch))
         np.cumsum(unit, out=unit)
+        if self.batch > 1:
+            unit = np.repeat(unit * self.batch, self.batch)[: self.requests]
         if self.bursts is not None:
             return self.bursts.stretched(unit, _generator(seed, PHASES))
         unit *= self.gap_ms

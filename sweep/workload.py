@@ -47,6 +47,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "service_cv": partial(number, at_least=1e-3, at_most=1e3),
     "prefixes": _limited,
     "sessions": _limited,
+    "batch": partial(whole, at_least=1),
     "popularity": partial(one_of, allowed=POPULARITIES),
     "zipf_exponent": partial(number, at_least=0.0, at_most=100.0),
     "session_prefix": partial(one_of, allowed=SESSION_PREFIXES),
@@ -107,6 +108,7 @@ class Workload:
         popularity: Name = "uniform",
         zipf_exponent: Number = 1.0,
         session_prefix: Name = "own",
+        batch: Count = 1,
     ) -> Workload:
         """Return traffic with independent arrivals: exponential gaps, the first before the first request.
 
@@ -136,6 +138,8 @@ class Workload:
         session_prefix
             "own": a session keeps one prefix for life, number ``session % prefixes``. "independent": every
             request draws its prefix on its own.
+        batch
+            How many requests arrive at one instant; batches come at the rate divided by it.
 
         Raises
         ------
@@ -162,6 +166,7 @@ class Workload:
             popularity=popularity,
             zipf_exponent=zipf_exponent,
             session_prefix=session_prefix,
+            batch=batch,
         )
 
     @classmethod
@@ -183,6 +188,7 @@ class Workload:
         popularity: Name = "uniform",
         zipf_exponent: Number = 1.0,
         session_prefix: Name = "own",
+        batch: Count = 1,
     ) -> Workload:
         """Return traffic that alternates between bursts and calm: a two-state Markov-modulated Poisson process.
 
@@ -205,7 +211,7 @@ class Workload:
             The mean rate, as in `poisson`.
         replicas, mean_service_ms, service, service_cv
             As in `poisson`.
-        prefixes, sessions, popularity, zipf_exponent, session_prefix
+        prefixes, sessions, popularity, zipf_exponent, session_prefix, batch
             As in `poisson`.
 
         Raises
@@ -241,6 +247,7 @@ class Workload:
             popularity=popularity,
             zipf_exponent=zipf_exponent,
             session_prefix=session_prefix,
+            batch=batch,
         )
 
     @classmethod
@@ -279,6 +286,9 @@ class Workload:
             if given[name] is None and name in ("requests", "peak_to_mean", "burst_ms", *_DEFAULTS):
                 raise InputError(f"{name} must be given, got None.")
         _check_together(parameters)
+        if parameters.get("batch") == 1:
+            # Left out, so that a description without batches keeps its fingerprint.
+            del parameters["batch"]
         return cls(kind, MappingProxyType(parameters))
 
     def realise(self, seed: int) -> Requests:
