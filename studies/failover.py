@@ -131,7 +131,9 @@ def recovered(ds: xr.Dataset) -> str:
     """Return how many runs never recovered, in words."""
     never = int(np.isnan(ds[RECOVERY].values).sum())
     total = ds[RECOVERY].size
-    return f"{never:,} of {total:,} runs never recovered and have no recovery time." if never else "every run recovered."
+    return (
+        f"{never:,} of {total:,} runs never recovered and have no recovery time." if never else "every run recovered."
+    )
 
 
 def answer(again: xr.Dataset, never: xr.Dataset) -> list[str]:

@@ -91,7 +91,7 @@ def axis_map(
     ticks = [(names or {}).get(float(value), label_text(value)) for value in ds[along].values]
     cell = (0.62, 0.34)
     left = 0.35 + 0.078 * max(map(len, policies))
-    middle, top, bars = 0.4, 0.6, 0.95
+    middle, top, bars = 0.4, 0.45, 0.95
     column, tall = cell[0] * len(ticks), cell[1] * len(policies)
     width = left + len(quantities) * (column + middle)
     notes = [f"Mean over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell."]
@@ -99,6 +99,8 @@ def axis_map(
         notes.append(
             f"Dot: worse than {against} in the same column (paired 95 % t interval, per cell and not simultaneous)."
         )
+    if any(bool(ds[name].isnull().any()) for name in quantities):
+        notes.append("Seeds without a value are left out of a mean.")
     below = caption_height(notes, width, 0.3) + 0.15
     height = top + tall + bars + below
     with styled():
@@ -108,7 +110,7 @@ def axis_map(
             known(ds, name)
             array = ds[name].transpose("policy", along, ..., "seed")
             values = array.values.reshape(len(policies), len(ticks), ds.sizes["seed"])
-            means = values.mean(axis=-1)
+            means = interval(xr.Dataset({name: array}), name)["mean"].values.reshape(len(policies), len(ticks))
             timed = ds[name].attrs.get("units") == "ms"
             finite = means[np.isfinite(means)]
             ends = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)

@@ -220,6 +220,14 @@ def _busy_before(r, t, state, index, span, link):
 
 
 @kernel
+def busy_share(r, t, window, state, index, span, link):
+    """Return the share of the window before `t` that a replica was busy; its queue has been advanced to `t`."""
+    e = index[HEAD, r]
+    busy = state[BUSY, r] + (t - span[BEGIN, e] if e >= 0 else 0.0)
+    return (busy - _busy_before(r, t - window, state, index, span, link)) / window
+
+
+@kernel
 def fill_loads(low, high, clock, load, rules, state, index, span, link, first, piece, error, tokens):
     """Fill the load of replicas `low` to ``high - 1`` at their clocks: the signal, or the weighted sum of signals."""
     if rules.single == REQUESTS and rules.in_service == 1.0:
@@ -252,10 +260,7 @@ def fill_loads(low, high, clock, load, rules, state, index, span, link, first, p
                 load[r] += rules.kv * (tokens[link[REQUEST, index[HEAD, r]]] / rules.kv_capacity)
     if rules.utilisation > 0.0:
         for r in range(low, high):
-            e = index[HEAD, r]
-            busy = state[BUSY, r] + (clock[r] - span[BEGIN, e] if e >= 0 else 0.0)
-            before = _busy_before(r, clock[r] - rules.window, state, index, span, link)
-            load[r] += rules.utilisation * ((busy - before) / rules.window)
+            load[r] += rules.utilisation * busy_share(r, clock[r], rules.window, state, index, span, link)
 
 
 @kernel

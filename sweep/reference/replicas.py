@@ -162,9 +162,7 @@ class Server:
         return self.believed / self.speed_at(t) + weight * (self.jobs[0].error * serving)
 
     def _busy_until(self, t: float) -> float:
-        over = total([job.finish - job.begin for job in self.history if job.finish <= t])
-        now = next((job for job in self.history if job.finish > t), None)
-        return over + (t - now.begin if now and now.begin < t else 0.0)
+        return busy_until([(job.begin, job.finish) for job in self.history], t)
 
     def accept(self, job: Job) -> None:
         """Queue a job."""
@@ -178,3 +176,10 @@ class Server:
 def servers_of(speeds: Sequence[float], events: Events | None) -> list[Server]:
     """Return idle replicas of these speeds."""
     return [Server(number, speed, events) for number, speed in enumerate(speeds)]
+
+
+def busy_until(spans: Sequence[tuple[float, float]], t: float) -> float:
+    """Return how long a replica that served from `begin` to `finish`, in order, was busy before `t`."""
+    over = total([finish - begin for begin, finish in spans if finish <= t])
+    now = next((begin for begin, finish in spans if finish > t), t)
+    return over + (t - now if now < t else 0.0)

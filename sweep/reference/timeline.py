@@ -144,6 +144,7 @@ def simulate_replica_routing(
 
     replicas: list[dict[str, Any]] = [
         {"replica_id": r, "available_at_ms": 0.0, "cached_prefixes": set(), "request_count": 0, "speed": speed}
+        | {"jobs": []}
         for r, speed in enumerate(speeds)
     ]
     session_owner: dict[Any, int] = {}
@@ -178,6 +179,7 @@ def simulate_replica_routing(
         )
         replica["available_at_ms"] = finish
         replica["request_count"] += 1
+        replica["jobs"].append((start, finish, request.get("prompt_tokens", 0) + request.get("output_tokens", 0)))
         if prefix is not None:
             replica["cached_prefixes"].add(prefix)
         if session is not None:
