@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 
@@ -49,7 +50,7 @@ def main(
     requests = 3_000 if quick else 10_000
     freshness = FRESHNESS[::3] if quick else FRESHNESS
     count = seeds if seeds is not None else 8 if quick else 64
-    common = {"requests": requests, "utilisation": UTILISATION, "replicas": REPLICAS, "mean_service_ms": SERVICE_MS}
+    common: dict[str, Any] = {"requests": requests, "utilisation": UTILISATION, "replicas": REPLICAS, "mean_service_ms": SERVICE_MS}
     traffics = {
         "Poisson arrivals": sweep.Workload.poisson(**common),
         "batches of 8": sweep.Workload.poisson(**common, batch=8),

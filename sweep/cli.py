@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
 _STUDIES = ("tradeoff", "dplb", "replicas", "herd", "failover")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
-_RUN_SETTINGS = ("policy", "engine", "slack", "cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms", "workers")
+_SPEEDUPS = ("cache_hit_speedup", "adapter_speedup")
+_RUN_SETTINGS = ("policy", "engine", "slack", *_SPEEDUPS, "warmup", "slo_ms", "steps", "step_ms", "workers")
 #: The policy that `sweep explain` replays when none is given.
 _EXPLAINED = {"timeline": "locality_aware", "token_step": "least_load"}
 
@@ -263,13 +264,13 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
         arguments.only_one(found, str(option.name))
     fleet = arguments.make_fleet(found)
     requests = arguments.make_workload(found, fleet.replicas).realise(seed)
-    settings = {name: found[name] for name in ("engine", "cache_hit_speedup", "steps", "step_ms") if name in found}
+    settings = {name: found[name] for name in ("engine", *_SPEEDUPS, "steps", "step_ms") if name in found}
     speeds = fleet.speeds[0]
     ds = sweep.simulate(requests, speeds, policy=policy, slack=slack, seed=seed, **settings)
     if not found.get("quiet"):
         slack_text = f", slack {slack:g} ms" if policy.rule.reads_slack else ""
         click.echo(f"{policy.label}{slack_text}, seed {seed}: {len(requests):,} requests, {_speeds_text(speeds)}.\n")
-    click.echo(listings.reason_table(ds, policy.rule.reasons))
+    click.echo(listings.reason_table(ds, policy.reasons(requests.adapter is not None)))
     if limit:
         click.echo("\n" + listings.request_table(ds, requests, slack, limit))
     if output is not None:

@@ -58,9 +58,11 @@ class Settings:
     slo_ms: float | None = None
     steps: int | None = None
     step_ms: float = 1.0
+    adapter_speedup: float = 0.0
 
     def __post_init__(self) -> None:
         number("cache_hit_speedup", self.cache_hit_speedup, at_least=0, at_most=1)
+        number("adapter_speedup", self.adapter_speedup, at_least=0, at_most=1)
         whole("warmup", self.warmup)
         number("step_ms", self.step_ms, above=0)
         if self.slo_ms is not None:
@@ -70,7 +72,11 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON-safe values."""
-        return asdict(self)
+        content = asdict(self)
+        if not self.adapter_speedup:
+            # Left out, so that a grid without it keeps its fingerprint.
+            del content["adapter_speedup"]
+        return content
 
 
 class Scratch:
@@ -175,14 +181,16 @@ def cells(
         return _token_cells(stream.requests, speeds, policy, settings, stop)
     scratch = scratch or Scratch()
     check_policy(policy, stream.requests, speeds.shape[1], events)
-    run = _runner_of(policy, events)
+    run = _runner_of(policy, events, stream.requests)
     if run is not _built_in_lanes:
         stream = Stream.of(stream.requests, in_full=True)
     extras: list[dict[str, float]] = []
     shape = (len(slack), len(speeds))
     lane_slack = np.repeat(slack, len(speeds))
     lane_speed = np.tile(speeds, (len(slack), 1))
-    out = statistics.new_statistics(len(lane_slack), speeds.shape[1], len(policy.rule.reasons))
+    out = statistics.new_statistics(
+        len(lane_slack), speeds.shape[1], len(policy.reasons(stream.requests.adapter is not None))
+    )
     slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
     for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), single=run is not _built_in_lanes):
         if stop():
@@ -210,7 +218,7 @@ def record_of(
     """Return the record of one cell of the timeline engine, per request whether it was a cache hit, and its fate."""
     check_policy(policy, requests, len(speeds), events)
     record, _ = statistics.new_record(len(requests), 1)
-    run = _runner_of(policy, events)
+    run = _runner_of(policy, events, requests)
     stream = Stream.of(requests, in_full=run is not _built_in_lanes)
     fates = run(stream, policy, speeds[np.newaxis], np.array([slack]), seed, settings, record, events)
     return record, (record.route[:, 0] & 1).astype(bool), fates
@@ -256,11 +264,11 @@ def _lane_groups(stream: Stream, replicas: int, lanes: int, *, single: bool) -> 
     return list(pairwise([*range(0, lanes, together), lanes]))
 
 
-def _runner_of(policy: Policy, events: Events | None) -> Callable[..., Fates | None]:
+def _runner_of(policy: Policy, events: Events | None, requests: Requests) -> Callable[..., Fates | None]:
     """Return the engine of a policy: many cells at a time where it has one, else one by one."""
     if policy.rule.function:
         return _user_lanes
-    return _routed_lanes if needs_router(policy, events) else _built_in_lanes
+    return _routed_lanes if needs_router(policy, events, requests) else _built_in_lanes
 
 
 def _routed_lanes(

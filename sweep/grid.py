@@ -88,7 +88,8 @@ class Grid:
     @cached_property
     def reasons(self) -> tuple[str, ...]:
         """Return the reasons of all policies, each once, in the order in which they first occur."""
-        return tuple(dict.fromkeys(reason for policy in self.policies for reason in policy.rule.reasons))
+        adapters = self.workload.has_adapters
+        return tuple(dict.fromkeys(reason for policy in self.policies for reason in policy.reasons(adapters)))
 
     @cached_property
     def variables(self) -> dict[str, Variable]:

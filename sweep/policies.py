@@ -87,6 +87,10 @@ class Policy:
         """Return the names of the parameters that differ from their defaults."""
         return tuple(key for key, value in self.parameters.items() if value != self.rule.parameters[key].default)
 
+    def reasons(self, adapters: bool) -> tuple[str, ...]:
+        """Return the reasons of the rule, in order of their codes; one more where requests have adapters."""
+        return (*self.rule.reasons, *(self.rule.adapter_reasons if adapters else ()))
+
     @classmethod
     def parse(cls, text: str) -> Policy:
         """Return the policy that a label such as ``least_load(in_service_weight=0.5)`` names."""

@@ -18,7 +18,16 @@ from sweep import columns as checked
 from sweep.columns import NONE, FloatArray, IntArray, Label, Where
 from sweep.errors import InputError, number, unknown, whole
 
-RECORD_FIELDS = ("request_id", "arrival_ms", "service_ms", "prefix_key", "session_id", "prompt_tokens", "output_tokens")
+RECORD_FIELDS = (
+    "request_id",
+    "arrival_ms",
+    "service_ms",
+    "prefix_key",
+    "session_id",
+    "adapter_id",
+    "prompt_tokens",
+    "output_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,8 @@ class Requests:
         How many steps the token engine runs when the caller does not say; None = until drained.
     attrs : dict
         What a reader did. Not part of the stream's identity.
+    adapter : int64 (n,) or None
+        Ids of adapters (LoRA), as for `prefix`; None when no request has one. `adapter_labels` holds the keys.
 
     Examples
     --------
@@ -105,10 +116,14 @@ class Requests:
     session_labels: Sequence[Label] = ()
     steps: int | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
+    adapter: IntArray | None = None
+    adapter_labels: Sequence[Label] = ()
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
             getattr(self, name).flags.writeable = False
+        if self.adapter is not None:
+            self.adapter.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Pickle does not keep an array's read-only flag.
@@ -156,6 +171,7 @@ class Requests:
         output_tokens: ArrayLike | None = None,
         prefix: ArrayLike | None = None,
         session: ArrayLike | None = None,
+        adapter: ArrayLike | None = None,
         request_id: ArrayLike | None = None,
         steps: int | None = None,
         attrs: Mapping[str, Any] | None = None,
@@ -168,7 +184,7 @@ class Requests:
             Arrival, and service time at speed 1 [ms].
         prompt_tokens, output_tokens
             Whole numbers; zeros when left out.
-        prefix, session
+        prefix, session, adapter
             Keys: whole numbers with -1 for none, or strings (and whole numbers) with None for none.
         request_id
             Strings or whole numbers; the row number when left out.
@@ -196,6 +212,7 @@ class Requests:
             "output_tokens": output_tokens,
             "prefix": prefix,
             "session": session,
+            "adapter": adapter,
             "request_id": request_id,
         }
         return assemble(columns, where="row {}".format, steps=steps, attrs=attrs)
@@ -208,8 +225,8 @@ class Requests:
         ----------
         records
             Dicts with ``arrival_ms`` and ``service_ms`` and, optionally, ``request_id`` (all or none; the
-            position otherwise), ``prefix_key``, ``session_id`` (None or missing = none), ``prompt_tokens``
-            and ``output_tokens`` (missing = 0). They are not changed.
+            position otherwise), ``prefix_key``, ``session_id``, ``adapter_id`` (None or missing = none),
+            ``prompt_tokens`` and ``output_tokens`` (missing = 0). They are not changed.
 
         Raises
         ------
@@ -246,9 +263,10 @@ class Requests:
             "output_tokens": [record.get("output_tokens", 0) for record in rows],
             "prefix": checked.objects([record.get("prefix_key") for record in rows]),
             "session": checked.objects([record.get("session_id") for record in rows]),
+            "adapter": checked.objects([record.get("adapter_id") for record in rows]),
             "request_id": checked.objects([record["request_id"] for record in rows]) if all(named) else None,
         }
-        names = {"prefix": "prefix_key", "session": "session_id"}
+        names = {"prefix": "prefix_key", "session": "session_id", "adapter": "adapter_id"}
         return assemble(columns, where="record {}".format, names=names, ties_by_id=True)
 
     def to_records(self) -> list[dict[str, Any]]:
@@ -260,6 +278,8 @@ class Requests:
             "prefix_key": [None if key < 0 else self.prefix_labels[key] for key in self.prefix.tolist()],
             "session_id": [None if key < 0 else self.session_labels[key] for key in self.session.tolist()],
         }
+        if self.adapter is not None:
+            columns["adapter_id"] = [None if key < 0 else self.adapter_labels[key] for key in self.adapter.tolist()]
         if self.prompt_tokens.any() or self.output_tokens.any():
             columns["prompt_tokens"] = self.prompt_tokens.tolist()
             columns["output_tokens"] = self.output_tokens.tolist()
@@ -313,6 +333,8 @@ class Requests:
         for name in _DECISIVE:
             digest.update(name.encode())
             digest.update(_little_endian(getattr(self, name)))
+        if self.adapter is not None:
+            digest.update(b"adapter" + _little_endian(self.adapter.astype(np.int64)))
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -325,6 +347,8 @@ class Requests:
             "session_labels": _pack_labels(self.session_labels),
             "steps": self.steps,
             "attrs": dict(self.attrs),
+            **({} if self.adapter is None else {"adapter": _pack(self.adapter)}),
+            **({} if self.adapter is None else {"adapter_labels": _pack_labels(self.adapter_labels)}),
         }
 
     @classmethod
@@ -342,7 +366,13 @@ class Requests:
             arrays["request_id"] = _unpack(ids, "<i8") if isinstance(ids, str) else checked.objects(ids)
             if len({len(array) for array in arrays.values()}) > 1:
                 raise ValueError("its arrays differ in length")
-            labels = {name: _unpack_labels(content[f"{name}_labels"]) for name in ("prefix", "session")}
+            kinds = ["prefix", "session"]
+            if "adapter" in content:
+                kinds.append("adapter")
+                arrays["adapter"] = _unpack(content["adapter"], "<i8")
+                if len(arrays["adapter"]) != len(arrays["arrival_ms"]):
+                    raise ValueError("its arrays differ in length")
+            labels = {name: _unpack_labels(content[f"{name}_labels"]) for name in kinds}
             for name, known in labels.items():
                 # Kernels index with these ids unchecked.
                 if not ((arrays[name] >= NONE) & (arrays[name] < len(known))).all():
@@ -351,6 +381,7 @@ class Requests:
                 **arrays,
                 prefix_labels=labels["prefix"],
                 session_labels=labels["session"],
+                adapter_labels=labels.get("adapter", ()),
                 steps=content["steps"],
                 attrs=dict(content["attrs"]),
             )
@@ -384,7 +415,7 @@ def assemble(
     Parameters
     ----------
     columns
-        The seven arrays of `Requests` by name; all but the times may be None. Keys are not yet ids.
+        The arrays of `Requests` by name; all but the times may be None, and ``adapter`` missing. Keys are not yet ids.
     where
         Says for a row number how the user calls that row, as in ``"trace.csv, line 7"``.
     names
@@ -403,7 +434,7 @@ def assemble(
     n = len(arrival)
 
     def given(name: str, check: Callable[[str, Any, Where], Any], default: Any) -> Any:
-        values = default if columns[name] is None else check(called(name), columns[name], where)
+        values = default if columns.get(name) is None else check(called(name), columns[name], where)
         if len(values) != n:
             raise InputError(
                 f"{called('arrival_ms')} has {n} rows but {called(name)} has {len(values)}; lengths must agree."
@@ -412,12 +443,15 @@ def assemble(
 
     service = given("service_ms", checked.times, None)
     prompt, output = (given(name, checked.counts, np.zeros(n, np.int64)) for name in ("prompt_tokens", "output_tokens"))
-    prefix, session = (given(name, checked.keys, np.full(n, NONE)) for name in ("prefix", "session"))
+    prefix, session, adapter = (
+        given(name, checked.keys, np.full(n, NONE)) for name in ("prefix", "session", "adapter")
+    )
     ids = given("request_id", checked.ids, np.arange(n))
 
     order = _order(arrival, ids if ties_by_id else None)
     prefix, prefix_labels = checked.interned(prefix[order])
     session, session_labels = checked.interned(session[order])
+    adapter, adapter_labels = checked.interned(adapter[order])
     return Requests(
         arrival_ms=arrival[order],
         service_ms=service[order],
@@ -430,6 +464,8 @@ def assemble(
         session_labels=session_labels,
         steps=None if steps is None else whole("steps", steps),
         attrs=dict(attrs or {}),
+        adapter=adapter if adapter_labels else None,
+        adapter_labels=adapter_labels,
     )
 
 

@@ -162,8 +162,8 @@ BUILT_IN = (
     ),
     Rule(
         "locality_aware",
-        "The session's owner, else a replica that holds the prefix, if its queue wait is within `slack` "
-        "of the shortest; else the shortest queue.",
+        "The session's owner, else a replica that holds the prefix (else the adapter, where requests have one), if its "
+        "queue wait is within `slack` of the shortest; else the shortest queue.",
         engines=("timeline",),
         reasons=("sticky_session", "prefix_locality", "queue_fallback"),
         signals="queue wait, session owner, prefix caches, live or reported",
@@ -172,6 +172,7 @@ BUILT_IN = (
         parameters=_WORK,
         reads_slack=True,
         code=codes.LOCALITY_AWARE,
+        adapter_reasons=("adapter_locality",),
     ),
     Rule(
         "least_load",

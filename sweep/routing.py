@@ -24,10 +24,12 @@ _LANE_RULES = ("round_robin", "queue_aware", "locality_aware")
 _HASHING = (codes.CONSISTENT_HASH, codes.BOUNDED_HASH)
 
 
-def needs_router(policy: Policy, events: Events | None = None) -> bool:
-    """Return whether a cell runs on the router engine: another rule than the first three, an axis turned, or events."""
-    built_in = policy.rule.function is None
-    return built_in and (policy.name not in _LANE_RULES or bool(policy.changed) or events is not None)
+def needs_router(policy: Policy, events: Events | None, requests: Requests) -> bool:
+    """Return whether a cell needs the router engine: another rule than the first three, an axis, events or adapters."""
+    if policy.rule.function is not None:
+        return False
+    turned = policy.name not in _LANE_RULES or bool(policy.changed)
+    return turned or events is not None or requests.adapter is not None
 
 
 def check_policy(policy: Policy, requests: Requests, count: int, events: Events | None) -> None:
@@ -36,6 +38,8 @@ def check_policy(policy: Policy, requests: Requests, count: int, events: Events 
         raise InputError(
             f"Policy {policy.name!r} is a rule of your own, which cannot see failures; use a fleet without."
         )
+    if policy.rule.function and requests.adapter is not None:
+        raise InputError(f"Policy {policy.name!r} is a rule of your own, which cannot see adapters; leave them out.")
     given = policy.parameters
     weights = signal_weights("signal", given["signal"]) if "signal" in given else []
     if weights and weights[codes.TOKENS] + weights[codes.KV] > 0 and len(requests) and not requests.tokens.any():
@@ -82,9 +86,15 @@ def run_cell(
 ) -> router.Fates:
     """Run one cell of the router engine; fill lane 0 of `record` and return what became of each request."""
     requests = stream.requests
-    none = np.full(len(requests), -1)
+    adapter = np.full(len(requests), -1) if requests.adapter is None else requests.adapter
     traffic = replicas.Traffic(
-        *stream[1:5], none, requests.prompt_tokens, requests.tokens, stream.prefixes, stream.sessions, 0
+        *stream[1:5],
+        adapter,
+        requests.prompt_tokens,
+        requests.tokens,
+        stream.prefixes,
+        stream.sessions,
+        len(requests.adapter_labels),
     )
     fates = router.new_fates(len(requests))
     router.run_router(
@@ -143,7 +153,7 @@ def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | 
         transfer_per_token=float(given.get("transfer_ms_per_token", 0.0)),
         slack=float(slack),
         speedup=float(settings.cache_hit_speedup),
-        adapter_speedup=0.0,
+        adapter_speedup=float(settings.adapter_speedup),
     )
 
 

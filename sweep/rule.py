@@ -50,7 +50,8 @@ class Rule:
 
     ``reasons`` are the values of ``route_reason`` in the order of the codes that the kernels record.
     ``function`` is a user's own rule (see `sweep.register`); the built-in rules live in the kernels, under ``code``.
-    ``step_parameters`` are the parameters that the engine ``token_step`` knows as well.
+    ``step_parameters`` are the parameters that the engine ``token_step`` knows as well, ``adapter_reasons`` the reasons
+    that come after the others where requests have adapters.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Rule:
     function: RuleFunction | None = None
     step_parameters: tuple[str, ...] = ()
     code: int = -1
+    adapter_reasons: tuple[str, ...] = ()
 
 
 def shown(value: float | str) -> str:

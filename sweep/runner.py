@@ -37,6 +37,7 @@ def run(
     seed: int | Iterable[int] = 32,
     engine: str = "timeline",
     cache_hit_speedup: float = 0.30,
+    adapter_speedup: float = 0.0,
     warmup: int = 0,
     slo_ms: float | None = None,
     steps: int | None = None,
@@ -64,6 +65,8 @@ def run(
         ``"timeline"`` (event-driven FIFO) or ``"token_step"`` (fixed steps, a token batch).
     cache_hit_speedup
         Share of the service time that a cache hit saves, 0 to 1. Timeline engine only.
+    adapter_speedup
+        The same for a replica that has the request's adapter loaded; both multiply. Timeline engine only.
     warmup
         Number of first arrivals left out of the statistics. Timeline engine only.
     slo_ms
@@ -98,7 +101,7 @@ def run(
     >>> dict(ds.p99_queue_wait_ms.sizes)
     {'policy': 2, 'slack': 2, 'heterogeneity': 2, 'seed': 8}
     """
-    settings = Settings(cache_hit_speedup, warmup, slo_ms, steps, step_ms)
+    settings = Settings(cache_hit_speedup, warmup, slo_ms, steps, step_ms, adapter_speedup)
     grid = Grid.of(workload, fleet, policy, slack, seed, engine, settings)
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor, got {type(executor).__name__}.")
@@ -230,7 +233,8 @@ def _place(grid: Grid, result: Arrays, first: int, last: int, block: Block) -> N
             for name, values in arrays.items():
                 target = result[name][(p, slice(None), slice(None), *point, seed)]
                 if grid.variables[name].dims == ("reason",):
-                    target[..., [grid.reasons.index(reason) for reason in policy.rule.reasons]] = values
+                    reasons = policy.reasons(adapters=True)[: values.shape[-1]]
+                    target[..., [grid.reasons.index(reason) for reason in reasons]] = values
                 else:
                     target[...] = values
 

@@ -32,6 +32,7 @@ def simulate(
     engine: str = "timeline",
     seed: int = 0,
     cache_hit_speedup: float = 0.30,
+    adapter_speedup: float = 0.0,
     steps: int | None = None,
     step_ms: float = 1.0,
 ) -> xr.Dataset:
@@ -45,7 +46,7 @@ def simulate(
         The stream.
     speeds
         One speed per replica, or a fleet of one row, which may have events.
-    policy, slack, engine, cache_hit_speedup, steps, step_ms
+    policy, slack, engine, cache_hit_speedup, adapter_speedup, steps, step_ms
         As for `sweep.run`, one value each.
     seed
         Of the uniforms that a rule of your own may use.
@@ -77,7 +78,7 @@ def simulate(
     (slack,) = as_slacks(slack)
     events = speeds.events if isinstance(speeds, Fleet) else None
     vector = as_speeds(speeds.speeds if isinstance(speeds, Fleet) else speeds)
-    settings = Settings(cache_hit_speedup=cache_hit_speedup, steps=steps, step_ms=step_ms)
+    settings = Settings(cache_hit_speedup, steps=steps, step_ms=step_ms, adapter_speedup=adapter_speedup)
     engines.check_stream(requests, vector, engine, settings)
     if events and engine != "timeline":
         raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
@@ -106,7 +107,7 @@ def _timeline(
     record, hit, fates = engines.record_of(requests, speeds, policy, slack, seed, settings, events)
     start, effective = record.start[:, 0], record.effective[:, 0]
     replica, reason = record.replica[:, 0].astype(np.int64), record.route[:, 0] >> 1
-    reasons = np.array(policy.rule.reasons)
+    reasons = np.array(policy.reasons(requests.adapter is not None))
     ms = {"units": "ms"}
     failed: dict[str, Any] = {}
     if events is not None and fates is not None:
@@ -154,6 +155,7 @@ def compare(
     engine: str = "timeline",
     seed: int = 0,
     cache_hit_speedup: float = 0.30,
+    adapter_speedup: float = 0.0,
     warmup: int = 0,
     slo_ms: float | None = None,
 ) -> pd.DataFrame:
@@ -167,7 +169,7 @@ def compare(
         A number of equal replicas, or one speed per replica.
     policy
         By default round_robin, queue_aware and locality_aware (on the token-step engine, all of its policies).
-    slack, engine, cache_hit_speedup, warmup, slo_ms
+    slack, engine, cache_hit_speedup, adapter_speedup, warmup, slo_ms
         As for `sweep.run`, one value each.
     seed
         Of the uniforms that a rule of your own may use.
@@ -196,7 +198,7 @@ def compare(
     policies = as_policies(policy, engine)
     slacks = np.array(as_slacks([slack]))
     vector = as_speeds(speeds, replicas)[np.newaxis]
-    settings = Settings(cache_hit_speedup=cache_hit_speedup, warmup=warmup, slo_ms=slo_ms)
+    settings = Settings(cache_hit_speedup, warmup, slo_ms, adapter_speedup=adapter_speedup)
     engines.check_stream(stream, vector, engine, settings)
     prepared = engines.Stream.of(stream)
     rows = {}

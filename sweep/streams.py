@@ -16,7 +16,7 @@ from sweep.requests import Requests
 STREAM_VERSION = 1
 
 # Each component of a stream draws from a generator of its own, so that changing one never shifts another's draws.
-ARRIVALS, SERVICE, SESSION, PREFIX, PHASES = range(5)
+ARRIVALS, SERVICE, SESSION, PREFIX, PHASES, ADAPTER = range(6)
 
 
 def mean_gap_ms(parameters: Mapping[str, Any]) -> float:
@@ -43,6 +43,8 @@ class Synthetic:
         zipf = parameters["zipf_exponent"] if parameters["popularity"] == "zipf" else 0.0
         self.draw_session = _draws(self.sessions, zipf)
         self.draw_prefix = _draws(self.prefixes, zipf)
+        self.adapters: int = parameters.get("adapters", 0)
+        self.draw_adapter = _draws(self.adapters, zipf)
         self.own = self.sessions > 0 and parameters["session_prefix"] == "own"
         # Shared by the streams of all seeds; a stream's arrays are read-only.
         self.numbers = np.arange(self.requests)
@@ -62,6 +64,8 @@ class Synthetic:
             request_id=self.numbers,
             prefix_labels=range(self.prefixes),
             session_labels=range(self.sessions),
+            adapter=self._adapter(seed, session),
+            adapter_labels=range(self.adapters),
         )
 
     def _arrivals(self, seed: int) -> FloatArray:
@@ -81,6 +85,11 @@ class Synthetic:
         if not self.own:
             return self._drawn(self.draw_prefix, seed, PREFIX)
         return session if self.sessions <= self.prefixes else session % self.prefixes
+
+    def _adapter(self, seed: int, session: IntArray) -> IntArray | None:
+        if not self.adapters:
+            return None
+        return session % self.adapters if self.own else self._drawn(self.draw_adapter, seed, ADAPTER)
 
     def _drawn(self, draw: Callable[[Generator, int], IntArray], seed: int, component: int) -> IntArray:
         return draw(_generator(seed, component), self.requests)

@@ -47,6 +47,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "service_cv": partial(number, at_least=1e-3, at_most=1e3),
     "prefixes": _limited,
     "sessions": _limited,
+    "adapters": _limited,
     "batch": partial(whole, at_least=1),
     "popularity": partial(one_of, allowed=POPULARITIES),
     "zipf_exponent": partial(number, at_least=0.0, at_most=100.0),
@@ -109,6 +110,7 @@ class Workload:
         zipf_exponent: Number = 1.0,
         session_prefix: Name = "own",
         batch: Count = 1,
+        adapters: Count = 0,
     ) -> Workload:
         """Return traffic with independent arrivals: exponential gaps, the first before the first request.
 
@@ -140,6 +142,8 @@ class Workload:
             request draws its prefix on its own.
         batch
             How many requests arrive at one instant; batches come at the rate divided by it.
+        adapters
+            How many adapters (LoRA) there are; 0 = requests have none. They go with sessions as prefixes do.
 
         Raises
         ------
@@ -167,6 +171,7 @@ class Workload:
             zipf_exponent=zipf_exponent,
             session_prefix=session_prefix,
             batch=batch,
+            adapters=adapters,
         )
 
     @classmethod
@@ -189,6 +194,7 @@ class Workload:
         zipf_exponent: Number = 1.0,
         session_prefix: Name = "own",
         batch: Count = 1,
+        adapters: Count = 0,
     ) -> Workload:
         """Return traffic that alternates between bursts and calm: a two-state Markov-modulated Poisson process.
 
@@ -211,7 +217,7 @@ class Workload:
             The mean rate, as in `poisson`.
         replicas, mean_service_ms, service, service_cv
             As in `poisson`.
-        prefixes, sessions, popularity, zipf_exponent, session_prefix, batch
+        prefixes, sessions, popularity, zipf_exponent, session_prefix, batch, adapters
             As in `poisson`.
 
         Raises
@@ -248,6 +254,7 @@ class Workload:
             zipf_exponent=zipf_exponent,
             session_prefix=session_prefix,
             batch=batch,
+            adapters=adapters,
         )
 
     @classmethod
@@ -286,9 +293,10 @@ class Workload:
             if given[name] is None and name in ("requests", "peak_to_mean", "burst_ms", *_DEFAULTS):
                 raise InputError(f"{name} must be given, got None.")
         _check_together(parameters)
-        if parameters.get("batch") == 1:
-            # Left out, so that a description without batches keeps its fingerprint.
-            del parameters["batch"]
+        for name, absent in (("batch", 1), ("adapters", 0)):
+            # Left out, so that a description without batches and adapters keeps its fingerprint.
+            if parameters.get(name) == absent:
+                del parameters[name]
         return cls(kind, MappingProxyType(parameters))
 
     def realise(self, seed: int) -> Requests:
@@ -310,6 +318,13 @@ class Workload:
     def dims(self) -> dict[str, tuple[Any, ...]]:
         """Return the parameters given as lists and their values, in the order of the signature."""
         return {name: value for name, value in self.parameters.items() if isinstance(value, tuple)}
+
+    @property
+    def has_adapters(self) -> bool:
+        """Return whether some request may have an adapter."""
+        if self.kind == "fixed":
+            return self.parameters["requests"].adapter is not None
+        return bool(np.any(self.parameters.get("adapters", 0)))
 
     def points(self) -> list[tuple[dict[str, Any], Workload]]:
         """Return every combination of `dims`, the last varying fastest, each with its workload without lists."""
