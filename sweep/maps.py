@@ -171,4 +171,4 @@ def crossing(ds: xr.Dataset, var: str, along: str, policy: str, other: str) -> t
             share = -logs[at - 1, seed] / (logs[at, seed] - logs[at - 1, seed])
             found[seed] = places[at - 1] + share * (places[at] - places[at - 1])
     row = interval(xr.Dataset({"place": ("seed", found, {"better": "lower"})}), "place")
-    return tuple(row[name].item() for name in ("mean", "lower", "upper"))  # type: ignore[return-value]
+    return row["mean"].item(), row["lower"].item(), row["upper"].item()
