@@ -50,7 +50,12 @@ def main(
     requests = 3_000 if quick else 10_000
     freshness = FRESHNESS[::3] if quick else FRESHNESS
     count = seeds if seeds is not None else 8 if quick else 64
-    common: dict[str, Any] = {"requests": requests, "utilisation": UTILISATION, "replicas": REPLICAS, "mean_service_ms": SERVICE_MS}
+    common: dict[str, Any] = {
+        "requests": requests,
+        "utilisation": UTILISATION,
+        "replicas": REPLICAS,
+        "mean_service_ms": SERVICE_MS,
+    }
     traffics = {
         "Poisson arrivals": sweep.Workload.poisson(**common),
         "batches of 8": sweep.Workload.poisson(**common, batch=8),

@@ -23,7 +23,7 @@ from sweep.policies import Policy
 from sweep.requests import Requests
 from sweep.routing import check_policy, needs_router, outcome_statistics, ring_of, run_cell
 from sweep.rules_api import parameters_type
-from sweep.variables import VARIABLES
+from sweep.variables import FAILURES, MIGRATIONS, VARIABLES
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -359,10 +359,9 @@ def _named(out: statistics.Statistics, shape: tuple[int, int], settings: Setting
 
 def _typed(per_cell: Arrays, engine: str, shape: tuple[int, int]) -> Arrays:
     """Return the arrays with the integer variables as integers and the leading axis split into `shape`."""
+    known = VARIABLES[engine] | MIGRATIONS | FAILURES
     return {
-        name: array.astype(np.int64 if VARIABLES[engine][name].integer else np.float64).reshape(
-            *shape, *array.shape[1:]
-        )
+        name: array.astype(np.int64 if known[name].integer else np.float64).reshape(*shape, *array.shape[1:])
         for name, array in per_cell.items()
     }
 

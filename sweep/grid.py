@@ -18,7 +18,7 @@ from sweep.errors import InputError, distinct, number, one_of, whole
 from sweep.fleet import Fleet
 from sweep.kernels.jit import sources_hash
 from sweep.policies import Policy, as_policies
-from sweep.variables import ENGINES, FAILURES, VARIABLES, Variable
+from sweep.variables import ENGINES, FAILURES, MIGRATIONS, VARIABLES, Variable
 from sweep.workload import Workload
 
 
@@ -97,11 +97,9 @@ class Grid:
         wanted = dict(VARIABLES[self.engine])
         if self.settings.slo_ms is None:
             wanted.pop("slo_attainment", None)
-        if not any(policy.name == "migrate" for policy in self.policies):
-            wanted.pop("migrations", None)
-        if self.fleet.events is None:
-            wanted = {name: variable for name, variable in wanted.items() if name not in FAILURES}
-        return wanted
+        if any(policy.name == "migrate" for policy in self.policies):
+            wanted |= MIGRATIONS
+        return wanted if self.fleet.events is None else wanted | FAILURES
 
     @property
     def cell_count(self) -> int:

@@ -18,16 +18,7 @@ from sweep import columns as checked
 from sweep.columns import NONE, FloatArray, IntArray, Label, Where
 from sweep.errors import InputError, number, unknown, whole
 
-RECORD_FIELDS = (
-    "request_id",
-    "arrival_ms",
-    "service_ms",
-    "prefix_key",
-    "session_id",
-    "adapter_id",
-    "prompt_tokens",
-    "output_tokens",
-)
+RECORD_FIELDS = ("request_id", "arrival_ms", "service_ms", "prefix_key", "session_id", "prompt_tokens", "output_tokens")
 
 
 @dataclass(frozen=True)
@@ -243,13 +234,13 @@ class Requests:
         if isinstance(records, Mapping) or not isinstance(records, Iterable):
             raise InputError(f"records must be a list of dicts, got {type(records).__name__}.")
         rows = list(records)
-        known = set(RECORD_FIELDS)
+        known = {*RECORD_FIELDS, "adapter_id"}
         for row, record in enumerate(rows):
             if not isinstance(record, Mapping):
                 raise InputError(f"record {row}: must be a dict, got {record!r}.")
             if not known.issuperset(record):
                 stranger = next(key for key in record if key not in known)
-                raise InputError(f"record {row}: {unknown('field', stranger, RECORD_FIELDS)}")
+                raise InputError(f"record {row}: {unknown('field', stranger, (*RECORD_FIELDS, 'adapter_id'))}")
             for name in ("arrival_ms", "service_ms"):
                 if name not in record:
                     raise InputError(f"record {row}: {name} is missing.")

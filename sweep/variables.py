@@ -133,6 +133,9 @@ _TIMELINE = (
         ("reason",),
         better="lower",
     ),
+)
+
+_ROUTED = (
     Variable(
         "migrations",
         "1",
@@ -169,8 +172,6 @@ _TIMELINE = (
     ),
 )
 
-#: The variables that a fleet with events adds.
-FAILURES = ("lost_requests", "retried_requests", "misrouted_requests", "recovery_ms")
 
 _STEP_WAIT = "Time from the step of a request's arrival to the step in which it enters service"
 _STEP_WAIT_REST = "a request that never entered counts with its wait until the end of the run"
@@ -234,6 +235,10 @@ VARIABLES: dict[str, dict[str, Variable]] = {
     "timeline": {variable.name: variable for variable in _TIMELINE},
     "token_step": {variable.name: variable for variable in _TOKEN_STEP},
 }
+
+#: What the policy ``migrate`` and a fleet with events add on the timeline engine.
+MIGRATIONS: dict[str, Variable] = {variable.name: variable for variable in _ROUTED[:1]}
+FAILURES: dict[str, Variable] = {variable.name: variable for variable in _ROUTED[1:]}
 
 #: Attributes of the coordinates.
 COORDINATES: dict[str, dict[str, str]] = {
