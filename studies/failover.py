@@ -73,7 +73,7 @@ def main(
                 f"Means over n = {count:,} seeds [95 % interval]; {recovered(again)} Recovery is counted from the "
                 "detection on."
             ],
-            columns(again, RECOVERY, "recovery") + columns(again, RETRIED, "sent again")[1:],
+            [columns(again, RECOVERY, "recovery"), columns(again, RETRIED, "sent again")],
             Picture(
                 "map",
                 axis_map(again, "heartbeat", (RECOVERY, RETRIED)),
@@ -91,7 +91,7 @@ def main(
         Section(
             "Without a retry: lost requests",
             ["Every request that the failed replica held or was sent until the failure was detected is lost."],
-            columns(never, LOST, "lost"),
+            [columns(never, LOST, "lost")],
             Picture(
                 "lost",
                 axis_map(never, "heartbeat", (LOST, "misrouted_requests")),
@@ -100,8 +100,8 @@ def main(
         ),
     ]
     for part in parts:
-        if part.table:
-            print(f"{part.title}\n\n{table(part.table)}\n")
+        for shown in part.tables:
+            print(f"{part.title}\n\n{table(shown)}\n")
     said = answer(again, never)
     print("\n".join(said))
     with replacing(output) as new:

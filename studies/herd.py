@@ -150,7 +150,7 @@ def sections(found: dict[str, xr.Dataset], shared: xr.Dataset, crossings: Sequen
                 "The freshness at which the mean wait of least load passes that of another policy on the same stream, "
                 "interpolated seed by seed; mean [95 % interval]. Bursts alternate between 1.2 and 0.8 of the mean rate."
             ],
-            crossings,
+            [crossings],
         )
     ]
     for place, (name, ds) in enumerate({**found, "several routers, Poisson arrivals": shared}.items()):
@@ -158,7 +158,7 @@ def sections(found: dict[str, xr.Dataset], shared: xr.Dataset, crossings: Sequen
             Section(
                 name[:1].upper() + name[1:],
                 ["Means over seeds [95 % interval]. Freshness 0 is a live view."],
-                wait_columns(ds),
+                [wait_columns(ds)],
                 Picture(
                     f"map{place}",
                     axis_map(ds, "freshness", (WAIT, TAIL), against=RANDOM, names={0.0: "live"}),

@@ -10,7 +10,7 @@ from sweep.events import Breaker, Down, Drain, Slow
 from sweep.fleet import Fleet
 from sweep.policies import Policy, register
 from sweep.requests import Requests, ServiceModel
-from sweep.runner import run
+from sweep.runner import repair, run
 from sweep.simulation import compare, simulate
 from sweep.store import open_dataset as open
 from sweep.store import write
@@ -31,6 +31,7 @@ __all__ = [
     "compare",
     "open",
     "register",
+    "repair",
     "run",
     "simulate",
     "write",

@@ -227,22 +227,16 @@ def recommend(ds: xr.Dataset, objective: str = "p99_queue_wait_ms", level: float
     for point, loads in zip(points(ds, objective), points(ds, load), strict=True):
         choice = choose(point.cells, point.values, lower, level)
         used = point.values[:, choice.seeds]
-        nothing = np.empty(0)
-        chosen, best, own = Cell("", math.nan), Cell("", math.nan), nothing
-        if choice.tied:
-            chosen, best, own = point.cells[choice.chosen], point.cells[choice.best], used[choice.chosen]
-        row = {
-            **point.labels,
-            "policy": chosen.policy or None,
-            "slack": chosen.slack,
-            **_row("", t_interval(own, level)),
-        }
+        own = used[choice.chosen]
+        none = Cell("", math.nan)
+        chosen, best = (point.cells[index] if choice.tied else none for index in (choice.chosen, choice.best))
+        row = {**point.labels, "policy": chosen.policy or None, "slack": chosen.slack}
+        row |= _row("", t_interval(own, level))
         row |= {"best_policy": best.policy or None, "best_slack": best.slack}
         row["tied"] = tuple(point.cells[index].label for index in choice.tied)
         for cell, base in zip(point.cells, used, strict=True):
             if cell.policy == BASELINE:
-                pair = (own, base if choice.tied else nothing)
-                row |= _row("difference", t_interval(pair[0] - pair[1], level)) | _row("ratio", fieller(*pair, level))
+                row |= _row("difference", t_interval(own - base, level)) | _row("ratio", fieller(own, base, level))
         row["certainty"] = certainty(choice, point.cells, point.values, lower, level)
         if choice.tied and load != objective and t_interval(loads.values, level).mean[choice.chosen] >= 1:
             row["certainty"] += " A replica does not keep up there, so the value depends on the run length."
@@ -303,7 +297,7 @@ def _check_streams(ds: xr.Dataset, against: xr.Dataset) -> None:
 def _matched(array: xr.DataArray, other: xr.DataArray, var: str) -> xr.DataArray:
     """Return the baseline with its seeds in our order, after checking that its values pair with those of `array`."""
     units = [side.attrs.get("units") for side in (array, other)]
-    if units[0] != units[1]:
+    if None not in units and units[0] != units[1]:
         raise InputError(f"Variable {var!r} is in {units[0]!r} in one result and in {units[1]!r} in the other.")
     ours, theirs = (set(side["seed"].values.tolist()) for side in (array, other))
     if ours != theirs:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -223,7 +224,29 @@ WARMUP = Option("--warmup", group=_ENGINE, type=INTEGER, text="First requests le
 SLO = Option(
     "--slo-ms", group=_ENGINE, type=NUMBER, unit="ms", text="Queue wait to report the share of requests within."
 )
-WORKERS = Option("--workers", group=_ENGINE, type=INTEGER, text="Threads.", shown="one per core")
+WORKERS = Option("--workers", group=_ENGINE, type=INTEGER, text="Threads or processes.", shown="one per core")
+EXECUTOR = Option(
+    "--executor", group=_ENGINE, type=choice("threads", "processes"), text="What computes blocks.", shown="threads"
+)
+DASK = Option(
+    "--dask",
+    group=_ENGINE,
+    metavar="ADDRESS",
+    text="Scheduler of a Dask cluster to compute on, such as tcp://host:8786.",
+)
+BLOCK_SEEDS = Option(
+    "--block-seeds",
+    group=_OUTPUT,
+    type=INTEGER,
+    text="Seeds per block of a .zarr output, fixed when it is begun.",
+    shown="about two seconds of work",
+)
+EXTEND = Option(
+    "--extend",
+    group=_OUTPUT,
+    is_flag=True,
+    text="Add these policies, slacks, heterogeneities and seeds to those of the finished .zarr output.",
+)
 CONFIG = Option(
     "--config",
     group=_OUTPUT,
@@ -237,12 +260,13 @@ QUIET = Option("-q", "--quiet", group=_OUTPUT, is_flag=True, text="No progress b
 
 #: What a grid consists of: the options that `sweep run` and `sweep explain` share, and those of the one only.
 GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, ENGINE, CACHE_HIT_SPEEDUP, ADAPTER_SPEEDUP, *STEPS]
-MANY = [SEEDS, WARMUP, SLO, WORKERS]
+MANY = [SEEDS, WARMUP, SLO, WORKERS, EXECUTOR, DASK]
 
 #: Sides that exclude each other.
 _ALTERNATIVES: tuple[tuple[Sequence[str], Sequence[str]], ...] = (
     (("utilisation",), ("rate_per_s",)),
     (("speeds",), [str(option.name) for option in FLEET if option is not SPEEDS]),
+    (("executor",), ("dask",)),
     ([str(option.name) for option in RECORDED], [str(option.name) for option in GENERATED]),
 )
 
@@ -276,6 +300,19 @@ def given(ctx: click.Context) -> dict[str, Any]:
 
 def _typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+@contextlib.contextmanager
+def executor_of(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give what computes the blocks: settings with the name of an executor, a client of a Dask cluster, or none."""
+    if "dask" not in found:
+        yield {name: found[name] for name in ("executor",) if name in found}
+        return
+    import distributed
+
+    connect: Callable[..., Any] = distributed.Client
+    with connect(found["dask"], timeout="10s") as client:
+        yield {"executor": client}
 
 
 def make_fleet(found: dict[str, Any]) -> Fleet:

@@ -17,7 +17,8 @@ from sweep.policies import catalogue
 class Choice(NamedTuple):
     """The best cell, the one to choose and those that cannot be told apart from the best, as indices.
 
-    `tied` is empty when no cell has a value. `seeds` masks the seeds used; `left_out` cells lack a value of one.
+    `seeds` masks the seeds used; `left_out` cells lack a value of one of them. When no cell has a value, `tied` is
+    empty and no seed is used.
     """
 
     best: int
@@ -38,7 +39,7 @@ def choose(cells: Sequence[Cell], values: Floats, lower: bool, level: float) -> 
     seeds = np.asarray(finite.any(axis=0))
     candidates = [int(index) for index in np.flatnonzero(finite[:, seeds].all(axis=1)) if seeds.any()]
     if not candidates:
-        return Choice(-1, -1, (), seeds, len(cells))
+        return Choice(-1, -1, (), np.zeros_like(seeds), len(cells))
     rules = [rule.name for rule in catalogue()]
     smallest = min((cell.slack for cell in cells if not math.isnan(cell.slack)), default=0.0)
 

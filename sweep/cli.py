@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sweep import arguments, listings
-from sweep.errors import InputError
-from sweep.options import FILE, INTEGER, Command, Option, choice
+from sweep.cli_status import status
+from sweep.errors import BlockError, InputError
+from sweep.interrupts import Terminated, terminable
+from sweep.options import FILE, INTEGER, PLACE, Command, Option, choice
 from sweep.policies import Policy, catalogue, default_names
+from sweep.torch_runner.arguments import OPTIONS as VALIDATE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +38,8 @@ if TYPE_CHECKING:
 
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
-_STUDIES = ("tradeoff", "dplb", "replicas", "herd", "failover")
+_EXTRAS |= {"torch": "torch", "jsonschema": "torch", "distributed": "cluster", "fsspec": "cluster"}
+_STUDIES = ("tradeoff", "dplb", "replicas", "herd", "failover", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
 _SPEEDUPS = ("cache_hit_speedup", "adapter_speedup")
 _RUN_SETTINGS = ("policy", "engine", "slack", *_SPEEDUPS, "warmup", "slo_ms", "steps", "step_ms", "workers")
@@ -71,10 +76,12 @@ def _sentences() -> Iterator[None]:
         raise
     except OSError as error:
         raise click.ClickException(str(error)) from error
+    except BlockError as error:
+        raise click.ClickException(str(error)) from error
     except KeyboardInterrupt as error:
         said = str(error) or f"stopped after {time.monotonic() - start:.1f} s"
         click.echo(f"\nInterrupted: {said}.", err=True)
-        raise click.exceptions.Exit(130) from None
+        raise click.exceptions.Exit(143 if isinstance(error, Terminated) else 130) from None
 
 
 def _missing(package: str) -> click.ClickException:
@@ -94,9 +101,10 @@ class _Program(click.Group):
             return super().main(*args, **extra)
         except SystemExit as stopped:
             # Compiled code in a worker thread cannot be stopped, and a normal exit would wait for it.
-            if stopped.code == 130 and any(thread.name.startswith("sweep") for thread in threading.enumerate()):
+            working = any(thread.name.startswith("sweep") for thread in threading.enumerate())
+            if stopped.code in (130, 143) and working:
                 sys.stderr.flush()
-                os._exit(130)
+                os._exit(int(stopped.code))
             raise
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -186,7 +194,16 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
     params=[
         *arguments.GRID,
         *arguments.MANY,
-        Option("-o", "--output", group="Output", type=FILE, text="Dataset to write: a new .zarr or .nc path."),
+        Option(
+            "-o",
+            "--output",
+            group="Output",
+            type=PLACE,
+            text="Dataset to write: a .zarr path or URL, which keeps every block and which the same command goes on "
+            "with, or a new .nc path.",
+        ),
+        arguments.BLOCK_SEEDS,
+        arguments.EXTEND,
         arguments.CONFIG,
         arguments.QUIET,
     ],
@@ -201,13 +218,16 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     """
     import sweep
     from sweep.store import check_output
+    from sweep.stores import check_place, done_blocks
 
     found = arguments.given(ctx)
     output = found.get("output")
-    if output is not None:
+    store = str(output) if str(output).endswith(".zarr") else None
+    if store is not None:
+        check_place(store)
+    elif output is not None:
         check_output(output)
-        if output.suffix == ".nc":
-            _need("h5netcdf")
+        _need("h5netcdf")
     quiet = bool(found.get("quiet"))
     fleet = arguments.make_fleet(found)
     workload = arguments.make_workload(found, fleet.replicas)
@@ -216,22 +236,37 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     if "seeds" in found or "trace" in found:
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)
+    for name in ("block_seeds", "extend"):
+        if name in found and store is not None:
+            settings[name] = found[name]
+        elif name in found:
+            raise InputError(f"{arguments.flag(name)} needs --output with a path that ends in .zarr.")
+    if store is not None:
+        settings["store"] = store
+    if "dask" in found:
+        _need("distributed")
     _introduce(workload, fleet, settings["policy"], quiet)
     started = time.monotonic()
-    ds = sweep.run(workload, fleet, **settings, progress=not quiet and sys.stderr.isatty())
+    before = done_blocks(store) if store is not None else 0
+    with terminable(), _warnings_as_notes(), arguments.executor_of(found) as executor:
+        ds = sweep.run(workload, fleet, **settings, **executor, progress=not quiet and sys.stderr.isatty())
     if output is None:
         click.echo(listings.summary(ds))
         return
-    sweep.write(ds, output)
+    if store is None:
+        sweep.write(ds, output)
     if not quiet:
         sizes = " x ".join(f"{ds.sizes[str(dim)]:,} {dim}" for dim in ds["request_count"].dims)
-        click.echo(f"Wrote {output} ({sizes}) after {time.monotonic() - started:.1f} s.")
+        if store is not None and before == done_blocks(store):
+            click.echo(f"{output} is complete ({sizes}); nothing was left to compute.")
+        else:
+            click.echo(f"Wrote {output} ({sizes}) after {time.monotonic() - started:.1f} s.")
 
 
 @main.command(
     cls=Command,
     example="sweep explain --slack 5 --heterogeneity 0.3 --requests 200 --sessions 20 --prefixes 20 -o timeline.png",
-    others=arguments.MANY,
+    others=[*arguments.MANY, arguments.BLOCK_SEEDS, arguments.EXTEND],
     params=[
         *arguments.GRID,
         arguments.SEED,
@@ -280,6 +315,9 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
         click.echo(f"\nWrote {output}.")
 
 
+main.add_command(status)
+
+
 @main.command(cls=Command)
 def policies() -> None:
     """List the policies.
@@ -311,6 +349,7 @@ def study(ctx: click.Context, /, **_: Any) -> None:
     replicas: throughput and P99 against the number of replicas.
     herd: freshness of the routers' view, local correction and several routers.
     failover: lost work and recovery when a replica goes down, over heartbeats.
+    validate: what `sweep validate` measured in reports/torch, against its prediction.
     """
     found = arguments.given(ctx)
     name = found["name"]
@@ -322,6 +361,28 @@ def study(ctx: click.Context, /, **_: Any) -> None:
         workers=found.get("workers"),
         progress=not found.get("quiet") and sys.stderr.isatty(),
     )
+
+
+@main.command(cls=Command, example="sweep validate --ranks 2 --label my-machine", params=VALIDATE)
+@click.pass_context
+def validate(ctx: click.Context, /, **_: Any) -> None:
+    """Run selected points on real devices and compare them with their prediction.
+
+    Starts one process per replica on this machine, as torchrun does for `python -m sweep.torch_runner`,
+    which takes the same options. Exit status: 0 whatever the decision, 1 for a failure or refusal.
+    """
+    from sweep.torch_runner import command, launch
+
+    try:
+        job, said = command.prepared(ctx)
+        if said is not None:
+            click.echo(said)
+            return
+        launch.launch(job, command.arguments_of(ctx), launch.ranks_of(job))
+    except (InputError, launch.RunFailed) as error:
+        if str(error):
+            raise click.ClickException(str(error)) from None
+        raise click.exceptions.Exit(1) from None
 
 
 def _load_study(name: str) -> ModuleType:
@@ -336,6 +397,14 @@ def _load_study(name: str) -> ModuleType:
             spec.loader.exec_module(module)
             return module
     raise click.ClickException(f"The study {name} is not part of this installation ({package}).")
+
+
+@contextlib.contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Show a warning as one sentence, without the line of code that gave it."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _note(f"Warning: {message}")
+        yield
 
 
 def _note(text: str) -> None:

@@ -84,6 +84,16 @@ def tradeoff(
     ------
     InputError
         For an unknown variable, one per replica or reason, or one that has no better direction.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> work = sweep.Workload.poisson(requests=100, utilisation=0.8, replicas=2, sessions=20, prefixes=20)
+    >>> fleet = sweep.Fleet.one_slow(replicas=2, heterogeneity=[0.0, 0.4])
+    >>> ds = sweep.run(work, fleet, policy=["round_robin", "locality_aware"], slack=[0, 10], seed=4)
+    >>> figure = tradeoff(ds)
+    >>> [axes.get_title(loc="left") for axes in figure.axes]
+    ['heterogeneity 0', 'heterogeneity 0.4']
     """
     panels = [
         _Panel(first.labels, first.cells, *(np.stack(t_interval(point.values, level)[:3]) for point in (first, second)))
@@ -92,10 +102,12 @@ def tradeoff(
     across = _axis(panels, "x", sentence(title_of(ds, x)))
     up = _axis(panels, "y", sentence(title_of(ds, y)))
     best, chosen = frontier(ds, x, y), recommend(ds, y, level)
+    basis = f"{100 * level:g} % t intervals of both means, per cell and not simultaneous"
     notes = [
-        f"Points: means over n = {ds.sizes['seed']:,} seeds, the same streams in every cell. Crosses: {100 * level:g} % "
-        "t intervals of both means, per cell and not simultaneous. Numbers: slack [ms]. Filled: no other cell is as good "
-        f"in both and better in one. Ring: the recommendation for the {ds[y].attrs.get('long_name', y)}."
+        f"Points: means over n = {ds.sizes['seed']:,} seeds, the same streams in every cell. "
+        f"{f'Crosses: {basis}' if ds.sizes['seed'] > 1 else 'One seed gives no intervals'}. Numbers: slack [ms]. "
+        "Filled: no other cell is as good in both and better in one. Ring: the recommendation for the "
+        f"{ds[y].attrs.get('long_name', y)}."
     ]
     columns = min(columns, len(panels))
     side, space, left, top, step = 2.45, 0.2, 0.75, 0.9, 2.85
@@ -128,8 +140,8 @@ def tradeoff(
 def lines(ds: xr.Dataset, along: str, quantities: Sequence[str], level: float = 0.95, title: str = "") -> Figure:
     """Return quantities along one dimension, a line per policy with the t interval of each mean as a band.
 
-    An axis whose values are positive and span a factor of eight or more is logarithmic. Hollow marks are cells where a
-    replica does not keep up.
+    An axis whose values are positive and span a factor of eight or more is logarithmic, that of a share never is.
+    Hollow marks are cells where a replica does not keep up.
 
     Parameters
     ----------
@@ -148,20 +160,31 @@ def lines(ds: xr.Dataset, along: str, quantities: Sequence[str], level: float = 
     ------
     InputError
         For an unknown variable, or more than one value along a dimension other than `along`, ``policy`` and ``seed``.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> work = sweep.Workload.poisson(requests=100, utilisation=0.8, replicas=2, sessions=20, prefixes=20)
+    >>> fleet = sweep.Fleet.one_slow(replicas=2, heterogeneity=[0.0, 0.4])
+    >>> ds = sweep.run(work, fleet, policy=["round_robin", "locality_aware"], slack=[0, 10], seed=4)
+    >>> figure = lines(ds.isel(slack=[1]), "heterogeneity", ["p99_queue_wait_ms"])
+    >>> [axes.get_title(loc="left") for axes in figure.axes]
+    ['P99 queue wait [ms]']
     """
     spreads = {name: _along(ds, name, along, level) for name in quantities}
     labels = [str(label) for label in ds["policy"].values]
     overloaded = np.zeros((len(labels), ds.sizes[along]), dtype=bool)
     if "max_offered_load" in ds.data_vars:
         overloaded = _along(ds, "max_offered_load", along, level)["mean"].values >= 1
+    basis = f"Bands: {100 * level:g} % t intervals, per cell and not simultaneous"
     notes = [
-        f"Means over n = {ds.sizes['seed']:,} seeds, the same streams for every policy. Bands: {100 * level:g} % t "
-        "intervals, per cell and not simultaneous."
+        f"Means over n = {ds.sizes['seed']:,} seeds, the same streams for every policy. "
+        f"{basis if ds.sizes['seed'] > 1 else 'One seed gives no intervals'}."
     ]
     if overloaded.any():
         notes.append("Hollow: a replica does not keep up (mean offered load >= 1), so waits depend on the run length.")
     key_height = 0.2 * math.ceil(len(labels) / _KEY_COLUMNS)
-    panel, space, left, top = (3.5, 2.7), 0.75, 0.75, key_height + (0.88 if title else 0.45)
+    panel, space, left, top = (3.5, 2.7), 0.75, 0.75, key_height + (0.85 if title else 0.55)
     width = max(left + len(spreads) * (panel[0] + space) - space + 0.3, 6.4)
     below = caption_height(notes, width, 0.3) + 0.15
     height = top + panel[1] + 0.6 + below
@@ -175,7 +198,7 @@ def lines(ds: xr.Dataset, along: str, quantities: Sequence[str], level: float = 
             axes.set_title(sentence(title_of(ds, name)), pad=6)
             axes.set_xlabel(str(ds[along].attrs.get("long_name", along)))
             _draw_lines(axes, ds[along].values.astype(float), spread, styles, overloaded)
-        _key(figure, styles, (left / width, (height - top + key_height + 0.43) / height))
+        _key(figure, styles, (left / width, (height - (0.42 if title else 0.15)) / height))
         caption(figure, notes, 0.3, below)
     return figure
 
@@ -300,14 +323,25 @@ def _draw_lines(
         axes.plot(along[order], mean, color=colour, linewidth=1.5, label=policy)
         for x, y, hollow in zip(along[order], mean, overloaded[i][order], strict=True):
             axes.plot(x, y, marker=marker, ms=5, mec=colour, mfc="white" if hollow else colour, linestyle="")
-    for axis, values in ((axes.xaxis, along), (axes.yaxis, spread["mean"].values)):
-        if np.nanmin(values) > 0 and np.nanmax(values) >= 8 * np.nanmin(values):
-            getattr(axes, f"set_{axis.axis_name}scale")("log")
-            limits = log_limits(np.asarray(values, dtype=float))
-            getattr(axes, f"set_{axis.axis_name}lim")(*limits)
-            set_log_ticks(axis, *limits)
+    if _spans_decade(along):
+        axes.set_xscale("log")
+        set_log_ticks(axes.xaxis, *log_limits(along))
+        axes.set_xlim(*log_limits(along))
+    if along.size <= 10:
+        axes.set_xticks(along, [label_text(value) for value in along])
+        axes.minorticks_off()
+    means = spread["mean"].values
+    if spread["mean"].attrs.get("units") != "1" and _spans_decade(means):
+        axes.set_yscale("log")
+        set_log_ticks(axes.yaxis, *log_limits(means))
+        axes.set_ylim(*log_limits(means))
     axes.tick_params(length=0)
     axes.grid(visible=True)
+
+
+def _spans_decade(values: Floats) -> bool:
+    """Return whether values are positive and their largest is eight times their smallest or more."""
+    return bool(np.nanmin(values) > 0 and np.nanmax(values) >= 8 * np.nanmin(values))
 
 
 def _key(

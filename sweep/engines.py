@@ -38,6 +38,9 @@ _TOKEN_RULES = {"round_robin": token_step.ROUND_ROBIN, "least_load": token_step.
 # Scratch of one call: long streams and many replicas advance fewer lanes at a time.
 _SCRATCH_BYTES = 128 * 2**20
 
+# A load per step and replica is what `sweep.simulate` returns of the token-step engine.
+_MOST_STEPS = 10**9
+
 
 class Stopped(Exception):
     """Raised between kernel calls when the caller asked to stop."""
@@ -131,6 +134,12 @@ def check_stream(requests: Requests, speeds: Array, engine: str, settings: Setti
         raise InputError(
             "The engine 'token_step' serves tokens, but the stream has none; give prompt_tokens or output_tokens, "
             "or use engine='timeline'."
+        )
+    last = float(requests.arrival_ms[-1]) if len(requests) else 0.0
+    if last / settings.step_ms > _MOST_STEPS:
+        raise InputError(
+            f"The last arrival, at {last:g} ms, is {last / settings.step_ms:.3g} steps of {settings.step_ms:g} ms off; "
+            f"at most {_MOST_STEPS:.0e} are allowed: give a larger step_ms."
         )
     idle = [float(speed) for speed in speeds.flat if int(speed * 1.0 * token_step.BATCH) == 0]
     if _steps_of(requests, settings) < 0 and idle:
@@ -236,7 +245,7 @@ def token_record_of(requests: Requests, speeds: Array, policy: Policy, settings:
     """Return the record of one cell of the token-step engine; the load is shaped (step, replica)."""
     scratch = _TokenScratch(requests, len(speeds), settings)
     steps = scratch.run(policy, speeds, settings)
-    load = np.empty((steps, len(speeds)), np.int64)
+    load = np.zeros((steps, len(speeds)), np.int64)
     scratch.run(policy, speeds, settings, load)
     return TokenRecord(scratch.replica, scratch.entered, load)
 
@@ -334,8 +343,11 @@ def _user_lanes(
             record,
         )
     except NumbaError as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {reason}") from error
+        # Of the many lines that Numba writes, the first says what is wrong and the first "File" where.
+        lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
+        said = next(filter(None, lines), "no reason given")
+        where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
+        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {said}{where}.") from error
     if wrong >= 0:
         raise InputError(
             f"The rule of policy {policy.name!r} sent request {wrong} to a replica that does not exist; "

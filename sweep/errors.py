@@ -17,6 +17,10 @@ class InputError(ValueError):
     """
 
 
+class BlockError(RuntimeError):
+    """A block failed: its cells, and why. With a store the other blocks are not lost."""
+
+
 def unknown(what: str, found: object, allowed: Iterable[object]) -> InputError:
     """Return the error for a name that is not in a closed list, with the nearest name suggested."""
     names = [str(name) for name in allowed]

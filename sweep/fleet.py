@@ -271,6 +271,10 @@ class Fleet:
         return f"Fleet({self.replicas} {noun}, heterogeneity={self.heterogeneity.tolist()}{happening})"
 
 
+# Far beyond any fleet, and near enough to 1 that no service time or number of tokens overflows.
+_SLOWEST, _FASTEST = 1e-9, 1e9
+
+
 def _checked_speeds(speeds: ArrayLike) -> FloatArray:
     try:
         table = np.asarray(speeds)
@@ -287,7 +291,10 @@ def _checked_speeds(speeds: ArrayLike) -> FloatArray:
     place = " in row {}" if len(table) > 1 else ""
     return np.array(
         [
-            [number(f"Speed of replica {i}{place.format(row)}", speed, above=0.0) for i, speed in enumerate(speeds_of)]
+            [
+                number(f"Speed of replica {i}{place.format(row)}", speed, at_least=_SLOWEST, at_most=_FASTEST)
+                for i, speed in enumerate(speeds_of)
+            ]
             for row, speeds_of in enumerate(table.tolist())
         ]
     )

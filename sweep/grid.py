@@ -30,7 +30,7 @@ class Grid:
     fleet: Fleet
     policies: tuple[Policy, ...]
     slack: tuple[float, ...]
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     engine: str
     settings: Settings
 
@@ -50,7 +50,7 @@ class Grid:
         Raises
         ------
         InputError
-            For a part of the wrong kind, a value out of range or given twice, or a result that does not fit in memory.
+            For a part of the wrong kind, or a value out of range or given twice.
         """
         if not isinstance(workload, Workload):
             raise InputError(f"workload must be a sweep.Workload, got {type(workload).__name__}.")
@@ -60,14 +60,16 @@ class Grid:
         if fleet.events is not None and engine != "timeline":
             raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
         policies = as_policies(policy, engine)
-        grid = cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
-        needed, free = grid.result_bytes, psutil.virtual_memory().available
+        return cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
+
+    def check_memory(self) -> None:
+        """Raise `InputError` when the result does not fit in memory."""
+        needed, free = self.result_bytes, psutil.virtual_memory().available
         if needed > free:
             raise InputError(
                 f"The result would take {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free: "
-                f"{grid.cell_count:,} cells; give fewer seeds, slacks or policies."
+                f"{self.cell_count:,} cells; give fewer seeds, slacks or policies, or a store to keep it on disk."
             )
-        return grid
 
     @cached_property
     def dims(self) -> dict[str, Sequence[Any]]:
@@ -132,7 +134,7 @@ class Grid:
             "fleet": self.fleet.fingerprint(),
             "policies": self.dims["policy"],
             "slack": self.slack,
-            "seeds": self.seeds,
+            "seeds": list(self.seeds),
             "engine": self.engine,
             "settings": self.settings.to_dict(),
             "kernels": sources_hash(),
@@ -150,12 +152,11 @@ def as_slacks(slack: float | Iterable[float]) -> tuple[float, ...]:
     return values
 
 
-def as_seeds(seed: int | Iterable[int]) -> tuple[int, ...]:
+def as_seeds(seed: int | Iterable[int]) -> Sequence[int]:
     """Return the seeds: 0 ... n-1 for a count, or the numbers given, checked to be distinct."""
-    if isinstance(seed, Iterable):
-        seeds = tuple(whole("seed", value) for value in seed)
-    else:
-        seeds = tuple(range(whole("seed (a count of seeds, or a list of them)", seed, at_least=1)))
+    if not isinstance(seed, Iterable):
+        return range(whole("seed (a count of seeds, or a list of them)", seed, at_least=1))
+    seeds = tuple(whole("seed", value) for value in seed)
     if not seeds:
         raise InputError("seed is empty; give a count of seeds, or a list of them.")
     if max(seeds) >= 2**63:

@@ -15,9 +15,9 @@ from sweep.cells import known
 from sweep.console import label_text
 from sweep.intervals import t_interval
 from sweep.style import (
-    COLOURS,
     caption,
     caption_height,
+    colour_map,
     log_limits,
     new_figure,
     readable,
@@ -82,7 +82,6 @@ def axis_map(
     names
         What to write for some of the labels of `along`.
     """
-    import seaborn
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.patheffects import withStroke
@@ -104,7 +103,7 @@ def axis_map(
     below = caption_height(notes, width, 0.3) + 0.15
     height = top + tall + bars + below
     with styled():
-        colours = seaborn.color_palette(COLOURS, as_cmap=True)
+        colours = colour_map("lower")
         figure = new_figure(width, height)
         for place, name in enumerate(quantities):
             known(ds, name)

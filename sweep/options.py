@@ -197,6 +197,7 @@ INTEGER = Values("INTEGER", whole_numbers, many=False)
 INTEGERS = Values("INTEGERS", whole_numbers, many=True)
 NAMES = Values("NAMES", split_list, many=True)
 FILE = Values("FILE", lambda text: [Path(text)], many=False)
+PLACE = Values("FILE or URL", lambda text: [text if "://" in text else Path(text)], many=False)
 
 
 class Option(click.Option):

@@ -18,10 +18,11 @@ from sweep.curves import lines, tradeoff
 from sweep.errors import InputError
 from sweep.replays import loads, timeline
 from sweep.style import (
-    COLOURS,
+    FAINT,
     INK,
     caption,
     caption_height,
+    colour_map,
     log_limits,
     new_figure,
     readable,
@@ -34,7 +35,7 @@ from sweep.style import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
 __all__ = ["excess", "heatmaps", "lines", "loads", "timeline", "tradeoff"]
@@ -51,6 +52,8 @@ class _Map:
     means: xr.DataArray
     scale: Normalize
     title: str
+    subtitle: str
+    colours: Colormap
     text: Callable[[float], str] = short
     open_ended: bool = False
 
@@ -81,9 +84,10 @@ def heatmaps(
 ) -> Figure:
     """Return heatmaps of quantities side by side over slack (upward) and heterogeneity, one block per policy.
 
-    Each quantity has one colour scale for all policies, logarithmic where it is a time or a number of tokens. A policy
-    that reads no slack is a single strip. Framed is what `sweep.analysis.recommend` chooses for the objective at each
-    heterogeneity, dotted what cannot be told apart from the best, hatched where a replica does not keep up.
+    Each quantity has one colour scale for all policies, darker where it is worse and logarithmic where it is a time or
+    a number of tokens. A policy that reads no slack is a single strip. Framed is what `sweep.analysis.recommend`
+    chooses for the objective at each heterogeneity, dotted what cannot be told apart from the best, hatched where a
+    replica does not keep up.
 
     Parameters
     ----------
@@ -100,15 +104,24 @@ def heatmaps(
     ------
     InputError
         For an unknown variable or more than one value along a workload dimension.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> work = sweep.Workload.poisson(requests=100, utilisation=0.8, replicas=2, sessions=20, prefixes=20)
+    >>> fleet = sweep.Fleet.one_slow(replicas=2, heterogeneity=[0.0, 0.4])
+    >>> ds = sweep.run(work, fleet, policy=["round_robin", "locality_aware"], slack=[0, 10], seed=4)
+    >>> figure = heatmaps(ds)
+    >>> [text.get_text() for text in figure.texts][:3:2]
+    ['Load variance [ms²]', 'P99 queue wait [ms]']
     """
     maps = [_quantity(ds, name) for name in quantities]
-    log = [column for column in maps if _is_log(column.scale)]
+    zero = any(_is_log(column.scale) and bool((column.means == 0).any()) for column in maps)
     note = (
-        f"Mean over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell. "
-        f"One colour scale per quantity for all policies{', logarithmic' if log else ''}"
+        f"Means over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell. One colour scale per "
+        f"quantity for all policies, darker is worse{'; 0 has the colour of the lower end' if zero else ''}."
     )
-    zero = any(bool((column.means == 0).any()) for column in log)
-    return _draw(maps, _marks(ds, objective, level), f"{note}{' (0 has the colour of its lower end)' if zero else ''}.")
+    return _draw(maps, _marks(ds, objective, level), note)
 
 
 def excess(ds: xr.Dataset, objective: str = "p99_queue_wait_ms", level: float = 0.95) -> Figure:
@@ -122,10 +135,17 @@ def excess(ds: xr.Dataset, objective: str = "p99_queue_wait_ms", level: float = 
     lower = lower_is_better(ds, objective)
     best = means.min(("policy", "slack")) if lower else means.max(("policy", "slack"))
     with np.errstate(divide="ignore", invalid="ignore"):
-        worse = (means / best - 1.0) * (100.0 if lower else -100.0)
-    title = f"{sentence(str(ds[objective].attrs.get('long_name', objective)))}, % worse than the best"
-    column = _Map(worse + 0.0, Normalize(0, 100), title, text=_percent, open_ended=True)
-    note = f"Means over n = {ds.sizes['seed']:,} seeds on the same streams; each heterogeneity against its best cell."
+        worse = ((means / best - 1.0) * (100.0 if lower else -100.0)).where(means != best, 0.0)
+    column = _Map(
+        worse.where(means.notnull()),
+        Normalize(0, 100),
+        f"{sentence(str(ds[objective].attrs.get('long_name', objective)))}: % worse than the best",
+        "each heterogeneity against its best cell",
+        colour_map("lower"),
+        text=_percent,
+        open_ended=True,
+    )
+    note = f"Means over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell."
     return _draw([column], _marks(ds, objective, level), note)
 
 
@@ -138,12 +158,15 @@ def _quantity(ds: xr.Dataset, name: str) -> _Map:
 
     means = _means(ds, name)
     values = means.to_numpy()
-    title = sentence(title_of(ds, name))
+    title, better = sentence(title_of(ds, name)), ds[name].attrs.get("better")
+    direction = [f"{better} is better"] if better else []
     if ds[name].attrs.get("units") in _TIME_LIKE:
-        return _Map(means, LogNorm(*log_limits(values, margin=0.0)), title)
+        subtitle = ", ".join([*direction, "logarithmic colours"])
+        return _Map(means, LogNorm(*log_limits(values, margin=0.0)), title, subtitle, colour_map(better))
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    return _Map(means, Normalize(low, high if high > low else low + 1.0), title)
+    norm = Normalize(low, high if high > low else low + 1.0)
+    return _Map(means, norm, title, ", ".join(direction), colour_map(better))
 
 
 def _is_log(scale: Normalize) -> bool:
@@ -172,7 +195,9 @@ def _marks(ds: xr.Dataset, objective: str, level: float) -> _Marks:
         [Cell(str(policy), float(slack) if reads else math.nan) for slack in means["slack"].values]
         for policy, reads in zip(means["policy"].values, reads_slack(means), strict=True)
     ]
-    for column, row in enumerate(recommend(ds, objective, level).to_dict("records")):
+    # A single cell has nothing to be chosen from.
+    rows = recommend(ds, objective, level).to_dict("records") if np.prod(means.shape[:2]) > 1 else []
+    for column, row in enumerate(rows):
         label = Cell(row["policy"], row["slack"]).label if row["policy"] else ""
         chosen[:, :, column] = [[cell.label == label for cell in rows] for rows in cells]
         tied[:, :, column] = [[cell.label in row["tied"] for cell in rows] for rows in cells]
@@ -222,18 +247,19 @@ def _draw(maps: Sequence[_Map], marks: _Marks, note: str) -> Figure:
     blocks, labels = _blocks(maps[0].means), [label_text(value) for value in maps[0].means["heterogeneity"].values]
     across, tall = len(labels), sum(len(block.rows) for block in blocks)
     cell = (min(max(7.4 / across, 0.16), 0.66 if across > 3 else 1.1), min(max(7.0 / tall, 0.14), 0.29))
-    left, middle, right, top, gap, bars = 0.78, 0.55, 0.35, 0.75, 0.36, 0.95
+    left, right, top, gap, bars = 0.78, 0.3, 0.85, 0.36, 0.95
     column = across * cell[0]
-    width = max(left + len(maps) * (column + middle) - middle + right, 6.4)
-    middle = max(middle, (width - left - right - len(maps) * column) / max(1, len(maps) - 1) if len(maps) > 1 else 0)
+    pitch = max(column + 0.55, 2.7)
+    width = max(left + (len(maps) - 1) * pitch + max(column, 2.4) + right, 6.4)
     notes = [note, *marks.notes]
     below = caption_height(notes, width, 0.3) + 0.15
     height = top + tall * cell[1] + (len(blocks) - 1) * gap + bars + below
     with styled():
         figure = new_figure(width, height)
         for place, one in enumerate(maps):
-            x, y = left + place * (column + middle), height - top
-            figure.text(x / width, (height - 0.26) / height, one.title, fontsize=11, weight="bold", va="center")
+            x, y = left + place * pitch, height - top
+            figure.text(x / width, (height - 0.24) / height, one.title, fontsize=11, weight="bold", va="center")
+            figure.text(x / width, (height - 0.43) / height, one.subtitle, fontsize=8, color=FAINT, va="center")
             for block in blocks:
                 size = len(block.rows) * cell[1]
                 axes = figure.add_axes((x / width, (y - size) / height, column / width, size / height))
@@ -259,49 +285,41 @@ def _label_rows(axes: Axes, block: _Block, row_height: float) -> None:
 
 
 def _draw_block(axes: Axes, one: _Map, block: _Block, marks: _Marks, cell: tuple[float, float]) -> None:
-    import matplotlib
-    import seaborn
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
-    values = one.means.to_numpy()[block.policy][block.slacks]
+    here = (block.policy, block.slacks)
+    values = one.means.to_numpy()[here]
+    shown = np.clip(values, one.scale.vmin, one.scale.vmax)
     roomy = cell[0] >= 0.42 and cell[1] >= 0.17
-    seaborn.heatmap(
-        np.clip(values, one.scale.vmin, one.scale.vmax),
-        ax=axes,
-        norm=one.scale,
-        cmap=COLOURS,
-        cbar=False,
-        linewidths=0.6 if roomy else 0.0,
-        linecolor="white",
-        xticklabels=False,
-        yticklabels=False,
+    axes.pcolormesh(
+        shown, norm=one.scale, cmap=one.colours, edgecolors="white" if roomy else "none", linewidth=0.6 if roomy else 0
     )
+    axes.set(xlim=(0, values.shape[1]), ylim=(values.shape[0], 0), xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
     axes.set_facecolor(_NOTHING)
     axes.set_title(block.label, fontsize=9, pad=4)
     axes.tick_params(length=0)
-    colours = matplotlib.colormaps[COLOURS]
-    hatches = []
-    for (row, column), value in np.ndenumerate(values):
-        here = (block.policy, block.slacks[row], column)
-        fill = (
-            colours(one.scale(np.clip(value, one.scale.vmin, one.scale.vmax))) if not math.isnan(value) else (0.84,) * 3
-        )
-        if roomy:
-            size = min(8.0, cell[0] * 13.5, cell[1] * 30)
-            text = axes.text(column + 0.5, row + 0.52, one.text(float(value)), ha="center", va="center", fontsize=size)
-            text.set(color=readable(fill), path_effects=[withStroke(linewidth=2.5, foreground=fill)])
-        if marks.overloaded[here]:
-            hatches += [([(column + x, row + y) for x, y in line], readable(fill)) for line in _hatch(*cell)]
-        if marks.tied[here]:
-            axes.plot(column + 0.9, row + 0.22, marker="o", ms=3, color=INK, mec="white", mew=0.4, zorder=6)
-        if marks.chosen[here]:
-            for order, (ink, line) in enumerate((("white", 3.6), (INK, 2.0))):
-                frame = Rectangle((column, row), 1, 1, fill=False, clip_on=False, edgecolor=ink, linewidth=line)
-                axes.add_patch(frame).set_zorder(4 + order)
-    lines, inks = [line for line, _ in hatches], [ink for _, ink in hatches]
+    fills = np.where(np.isnan(values)[..., None], _NOTHING, one.colours(one.scale(shown))[..., :3])
+    lines: list[list[tuple[float, float]]] = []
+    inks: list[str] = []
+    for row, column in np.argwhere(marks.overloaded[here]):
+        lines += [[(column + x, row + y) for x, y in line] for line in _hatch(*cell)]
+        inks += [readable(fills[row, column])] * (len(lines) - len(inks))
     axes.add_collection(LineCollection(lines, colors=inks, linewidths=0.6, alpha=0.55, zorder=2), autolim=False)
+    for (row, column), value in np.ndenumerate(values) if roomy else ():
+        size, fill = min(8.0, cell[0] * 13.5, cell[1] * 30), fills[row, column]
+        text = axes.text(column + 0.5, row + 0.52, one.text(float(value)), ha="center", va="center", fontsize=size)
+        text.set_color(readable(fill))
+        if marks.overloaded[here][row, column]:
+            text.set_path_effects([withStroke(linewidth=2.5, foreground=fill)])
+    for order, (ink, width) in enumerate((("white", 3.6), (INK, 2.0))):
+        for row, column in np.argwhere(marks.chosen[here]):
+            frame = Rectangle((column, row), 1, 1, fill=False, clip_on=False, edgecolor=ink, linewidth=width)
+            axes.add_patch(frame).set_zorder(4 + order)
+    rows, columns = np.nonzero(marks.tied[here])
+    axes.plot(columns + 0.9, rows + 0.22, "o", ms=3, color=INK, mec="white", mew=0.4, zorder=6)
 
 
 def _hatch(width: float, height: float, spacing: float = 0.11) -> list[list[tuple[float, float]]]:
@@ -317,7 +335,7 @@ def _colour_bar(figure: Figure, axes: Axes, one: _Map, width: float) -> None:
     from matplotlib.cm import ScalarMappable
 
     ends = "max" if one.open_ended else "neither"
-    bar = figure.colorbar(ScalarMappable(one.scale, COLOURS), cax=axes, orientation="horizontal", extend=ends)
+    bar = figure.colorbar(ScalarMappable(one.scale, one.colours), cax=axes, orientation="horizontal", extend=ends)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, labelsize=8)
     if _is_log(one.scale):

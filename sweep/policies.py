@@ -183,7 +183,7 @@ def register(
 
 def as_policies(policy: str | Policy | Iterable[str | Policy], engine: str) -> tuple[Policy, ...]:
     """Return the policies asked for, each checked to run on `engine` and none twice."""
-    given = [policy] if isinstance(policy, (str, Policy)) else list(policy)
+    given = list(policy) if isinstance(policy, Iterable) and not isinstance(policy, str) else [policy]
     if not given:
         raise InputError(f"policy is empty; choose from {', '.join(names_for(engine))}.")
     policies = tuple(Policy.parse(item) if isinstance(item, str) else item for item in given)

@@ -35,6 +35,14 @@ def timeline(ds: xr.Dataset) -> Figure:
     ------
     InputError
         For a Dataset that holds no request, or no replay.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> stream = sweep.Requests.from_arrays([0.0, 1.0, 2.0], [10.0, 10.0, 10.0], session=["a", "a", "b"])
+    >>> figure = timeline(sweep.simulate(stream, [1.0, 1.0], policy="locality_aware", slack=20.0))
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['queue_fallback', 'sticky_session']
     """
     if "replica_id" not in ds or ds.sizes.get("request", 0) == 0:
         raise InputError("A timeline needs a result of sweep.simulate with at least one request.")
@@ -91,6 +99,15 @@ def loads(replays: Mapping[str, xr.Dataset]) -> Figure:
     ------
     InputError
         For no replay, or one without ``load``.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> stream = sweep.Workload.dplb_burst().realise(42)
+    >>> replay = sweep.simulate(stream, [1.0, 0.3, 1.2], policy="least_load", engine="token_step")
+    >>> figure = loads({"least load": replay})
+    >>> figure.legends[0].get_texts()[1].get_text()
+    'replica 1, speed 0.3'
     """
     if not replays or not all("load" in ds for ds in replays.values()):
         raise InputError("Loads need one or more results of sweep.simulate(..., engine='token_step').")

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 #: What no result of this package can show, whatever its size.
 LIMITS = (
-    "Model execution: a request occupies its replica for a service time that is an input. Real time per token depends on "
-    "the model, the kernels and what else is in the batch.",
-    "KV memory: a replica's cache never fills and evicts nothing, so reuse is an upper bound; prefixes match whole or not "
-    "at all.",
-    "The network and the router: routing takes no time, every signal is fresh and exact, nothing fails and no request is "
-    "retried, cancelled or moved once routed.",
-    "Batching: the timeline engine serves one request at a time per replica and the token engine a fixed number of tokens "
+    "Model execution: a request occupies its replica for a service time that is an input. Real time per token depends "
+    "on the model, the kernels and what else is in the batch.",
+    "KV memory: a replica's cache never fills and evicts nothing, so reuse is an upper bound; prefixes match whole or "
+    "not at all.",
+    "The network and the router: routing takes no time, every signal is fresh and exact, nothing fails, and no request "
+    "is retried, cancelled or moved once routed.",
+    "Batching: the timeline engine serves one request at a time per replica, the token engine a fixed number of tokens "
     "per step; neither slows down as a batch grows.",
-    "Traffic: clients do not react to waits, and generated streams have the regularities they were given and no others.",
+    "Traffic: clients do not react to waits, and a generated stream has the regularities it was given and no others.",
 )
 
 
@@ -48,11 +48,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: a title, paragraphs, a table and a picture, each of the last two optional."""
+    """A part of a report: a title, paragraphs, tables, a picture, and paragraphs after those."""
 
     title: str
     paragraphs: Sequence[str] = ()
-    table: Sequence[Column] = ()
+    tables: Sequence[Sequence[Column]] = ()
     picture: Picture | None = None
     after: Sequence[str] = ()
 
@@ -128,18 +128,19 @@ def facts_of(ds: xr.Dataset, level: float = 0.95) -> dict[str, str]:
     settings = json.loads(ds.attrs["settings"])
     seeds, cells = ds.sizes["seed"], int(np.prod([ds.sizes[dim] for dim in ds["request_count"].dims]))
     facts = {
-        "Sample": f"n = {seeds:,} seeds; {cells:,} results of one policy, slack, heterogeneity and seed. The requests of a "
-        "run depend on each other, so seeds and not requests are what is counted.",
-        "Intervals": f"{100 * level:g} % Student t intervals over seeds; ratios by Fieller's theorem. {NOT_SIMULTANEOUS} "
-        "A cell chosen as the best of many looks a little better than it is.",
-        "Pairing": "Every policy, slack and heterogeneity sees the same request stream of a seed, so differences are taken "
-        "seed by seed.",
+        "Sample": f"n = {seeds:,} seeds; {cells:,} runs, one per policy, slack, heterogeneity and seed. The requests "
+        "of a run depend on each other, so seeds are counted and not requests.",
+        "Intervals": f"{100 * level:g} % Student t intervals over seeds; ratios by Fieller's theorem. "
+        f"{NOT_SIMULTANEOUS} A cell that was chosen as the best of many looks a little better than it is.",
+        "Pairing": "Every policy, slack and heterogeneity sees the same request stream of a seed, so differences are "
+        "taken seed by seed.",
         "Engine": str(ds.attrs["engine"]),
         "Workload": repr(Workload.from_dict(json.loads(ds.attrs["workload"]))),
     }
     facts["Policies"] = ", ".join(str(label) for label in ds["policy"].values)
     for name, title in (("slack", "Slack [ms]"), ("heterogeneity", "Heterogeneity")):
-        facts[title] = ", ".join(label_text(value) for value in ds[name].values)
+        if name in ds.dims:
+            facts[title] = ", ".join(label_text(value) for value in ds[name].values)
     if "speed" in ds.coords:
         first, last = (", ".join(f"{speed:.3g}" for speed in ds["speed"].values[index]) for index in (0, -1))
         facts["Speeds"] = first if ds.sizes["heterogeneity"] == 1 else f"from {first} to {last}"

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
-from itertools import islice
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-import sweep
-from sweep import variables
-from sweep.engines import Arrays, Scratch, Settings, Stream, cells, check_stream
+from sweep import labels
+from sweep.block_store import BlockStore
+from sweep.blocks import Block, Layout, Task, blocks, counts, empty, layout_in_memory, tasks
+from sweep.engines import Settings, check_stream
 from sweep.errors import InputError, whole
+from sweep.executors import backend_for, compute
 from sweep.fleet import Fleet
 from sweep.grid import Grid
 from sweep.policies import Policy
+from sweep.provenance import code_hash
+from sweep.store import open_dataset
+from sweep.stores import block_text, opened, prepare, stored_grid
+from sweep.work import Done, Job
 from sweep.workload import Workload
 
-# About half a second of work on one core: short enough for progress and for stopping, long enough to
-# make what a block costs besides its cells negligible.
-_BLOCK_REQUESTS = 20_000_000
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def run(
@@ -42,7 +45,10 @@ def run(
     slo_ms: float | None = None,
     steps: int | None = None,
     step_ms: float = 1.0,
-    executor: Executor | None = None,
+    store: str | os.PathLike[str] | None = None,
+    extend: bool = False,
+    block_seeds: int | None = None,
+    executor: Executor | Client | str = "threads",
     workers: int | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
@@ -73,10 +79,17 @@ def run(
         Objective for the queue wait; adds ``slo_attainment``. Timeline engine only.
     steps, step_ms
         Length of a run of the token-step engine (None: the workload's own, else until drained), and of a step.
+    store
+        A path ending in ``.zarr``, or an fsspec URL such as ``s3://bucket/out.zarr``: blocks are kept there as they are
+        done, and the result is opened lazily. The same call again computes only what is missing.
+    extend
+        Add the policies, slacks, heterogeneities and seeds of this call to those of the finished store, at their ends.
+    block_seeds
+        Seeds per block; by default about two seconds of work, with a store, else half a second. Fixed for a store.
     executor
-        Any `concurrent.futures.Executor`; by default threads.
+        ``"threads"`` (the default), ``"processes"``, any `concurrent.futures.Executor`, or a `dask.distributed.Client`.
     workers
-        Number of threads; by default one per available core.
+        Number of threads or processes; by default one per available core.
     progress
         Show a progress bar on stderr when it is a terminal.
 
@@ -88,7 +101,10 @@ def run(
     Raises
     ------
     InputError
-        For a mistake in any argument, before anything is computed.
+        For a mistake in any argument, before anything is computed; for a store that holds another sweep; and for a
+        rule of one's own that fails.
+    sweep.errors.BlockError
+        When a block fails. With a store the other blocks are computed first.
     KeyboardInterrupt
         When interrupted, within a second, saying how far it came.
 
@@ -103,168 +119,131 @@ def run(
     """
     settings = Settings(cache_hit_speedup, warmup, slo_ms, steps, step_ms, adapter_speedup)
     grid = Grid.of(workload, fleet, policy, slack, seed, engine, settings)
-    if executor is not None and not isinstance(executor, Executor):
-        raise InputError(f"executor must be a concurrent.futures.Executor, got {type(executor).__name__}.")
     workers = _available_cores() if workers is None else whole("workers", workers, at_least=1)
-    result = _empty(grid)
-    for first, last, block in _computed(grid, executor, workers, progress):
-        _place(grid, result, first, last, block)
-    return _labelled(grid, result)
+    if block_seeds is not None:
+        whole("block_seeds", block_seeds, at_least=1)
+    if store is None:
+        grid.check_memory()
+    for _, point in workload.points():
+        check_stream(point.realise(grid.seeds[0]), fleet.speeds, engine, settings)
+    if store is None:
+        return _in_memory(grid, layout_in_memory(grid, workers, block_seeds), executor, workers, progress)
+    kept = BlockStore(os.fspath(store))
+    grid, layout = stored_grid(kept, grid, block_seeds, extend=extend)
+    fill(kept, grid, layout, executor, workers, progress)
+    return open_dataset(store)
 
 
-# Per (seed, point of the workload), seed outermost, then per policy.
-Block = list[list[Arrays]]
+def repair(
+    store: str | os.PathLike[str],
+    *,
+    executor: Executor | Client | str = "threads",
+    workers: int | None = None,
+    progress: bool = False,
+) -> None:
+    """Compute the damaged and the missing blocks of a store, and write its labels again where they are damaged.
 
-
-def simulate_block(grid: Grid, first: int, last: int, stop: threading.Event | None = None) -> Block:
-    """Simulate all cells of ``grid.seeds[first:last]``; each stream is made once and shared by its cells.
+    Parameters
+    ----------
+    store
+        What `run` was given. Rules of one's own must be registered.
+    executor, workers, progress
+        As in `run`.
 
     Raises
     ------
-    sweep.engines.Stopped
-        When `stop` is set, before the next kernel starts.
+    InputError
+        When there is no such store, or its blocks were made by other code.
     """
-    halted = stop.is_set if stop else (lambda: False)
-    slack = np.array(grid.slack)
-    speeds = grid.fleet.speeds
-    points = [workload for _, workload in grid.workload.points()]
-    scratch = Scratch()
-    block = []
-    for seed in grid.seeds[first:last]:
-        for workload in points:
-            requests = workload.realise(seed)
-            check_stream(requests, speeds, grid.engine, grid.settings)
-            stream = Stream.of(requests)
-            block.append(
-                [
-                    cells(
-                        stream,
-                        speeds,
-                        policy,
-                        slack,
-                        seed,
-                        grid.engine,
-                        grid.settings,
-                        scratch,
-                        halted,
-                        grid.fleet.events,
-                    )
-                    for policy in grid.policies
-                ]
-            )
-    return block
+    workers = _available_cores() if workers is None else whole("workers", workers, at_least=1)
+    kept = BlockStore(os.fspath(store))
+    grid, layout = opened(kept)
+    prepare(kept)
+    if not kept.labelled(grid, layout):
+        kept.unlabel()
+        kept.label(grid, layout)
+    kept.forget([block for block, _ in kept.damaged(grid, layout)])
+    fill(kept, grid, layout, executor, workers, progress)
 
 
-def _computed(grid: Grid, executor: Executor | None, workers: int, progress: bool) -> Iterator[tuple[int, int, Block]]:
-    """Yield the blocks as they are computed, a few in flight at a time so that memory stays flat."""
-    blocks = _blocks(grid, workers)
-    stop = threading.Event() if executor is None else None
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="sweep") if executor is None else executor
-    left = iter(blocks)
-    running: dict[Future[Block], tuple[int, int]] = {}
-    done = 0
-    interrupted = False
-    bar = tqdm(total=len(grid.seeds), unit="seed", disable=None if progress else True, leave=False)
-    try:
-        while True:
-            for first, last in islice(left, 2 * workers - len(running)):
-                running[pool.submit(simulate_block, grid, first, last, stop)] = (first, last)
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                first, last = running.pop(future)
-                yield first, last, future.result()
-                done += 1
-                bar.update(last - first)
-    except KeyboardInterrupt:
-        interrupted = True
-        raise KeyboardInterrupt(f"stopped after {done} of {len(blocks)} blocks; nothing was written") from None
-    except BrokenExecutor as error:
-        raise InputError(
-            f"The executor broke after {done} of {len(blocks)} blocks: {error} A script that starts processes "
-            'needs `if __name__ == "__main__":` around its main part.'
-        ) from error
-    finally:
-        bar.close()
-        for future in running:
-            future.cancel()
-        if stop is not None:
-            # The threads stop at their next kernel call; who interrupts does not wait for a kernel to compile.
-            stop.set()
-            pool.shutdown(wait=not interrupted, cancel_futures=True)
+def fill(
+    kept: BlockStore,
+    grid: Grid,
+    layout: Layout,
+    executor: Executor | Client | str,
+    workers: int,
+    progress: bool,
+) -> None:
+    """Compute the blocks that a store misses."""
+    missing = kept.missing(grid, layout)
+    if missing:
+        prepare(kept)
+        then = f" and are kept in {kept.location!r}; the same command goes on"
+        _compute(grid, layout, missing, executor, workers, progress, lambda *_: None, then, store=kept.location)
 
 
-def _blocks(grid: Grid, workers: int) -> list[tuple[int, int]]:
-    """Return the ranges of seeds that are computed together; results do not depend on them."""
-    count = len(grid.seeds)
-    points = grid.workload.points()
-    requests = sum(len(workload.realise(grid.seeds[0])) for _, workload in points)
-    work = max(requests, 1) * grid.cells_per_seed
-    # At least four blocks per worker, so that none waits long for the last one.
-    size = max(1, min(_BLOCK_REQUESTS // work, -(-count // (4 * workers))))
-    return [(first, min(first + size, count)) for first in range(0, count, size)]
+def _in_memory(
+    grid: Grid, layout: Layout, executor: Executor | Client | str, workers: int, progress: bool
+) -> xr.Dataset:
+    result = empty(grid, grid.shape)
+
+    def place(task: Task, done: Done) -> None:
+        assert done.arrays is not None
+        points = [slice(None) for _ in grid.workload.dims]
+        for block, arrays in zip(task.blocks, done.arrays, strict=True):
+            slack, heterogeneity, seed = block.ranges(layout)
+            for name, values in arrays.items():
+                result[name][block.policy][(slack, heterogeneity, *points, seed)] = values
+
+    wanted = list(blocks(counts(grid), layout))
+    _compute(grid, layout, wanted, executor, workers, progress, place, "; nothing was written", store=None)
+    dims = tuple(grid.dims)
+    data = {name: ((*dims, *v.dims), result[name], v.attrs) for name, v in grid.variables.items()}
+    return xr.Dataset(data, labels.coordinates(grid), labels.attributes(grid))
+
+
+def _compute(
+    grid: Grid,
+    layout: Layout,
+    missing: Sequence[Block],
+    executor: Executor | Client | str,
+    workers: int,
+    progress: bool,
+    take: Callable[[Task, Done], None],
+    then: str,
+    *,
+    store: str | None,
+) -> None:
+    """Compute blocks on the executor, with a progress bar that counts blocks and simulated requests per second."""
+    # Without the seeds, of which each task carries its own: a million of them would travel with every one.
+    job = Job(replace(grid, seeds=()), layout, store, code_hash())
+    done = requests = 0
+    begin = time.monotonic()
+
+    def taken(task: Task, found: Done) -> None:
+        nonlocal done, requests
+        if found.code != job.code:
+            raise InputError(f"A worker of other code took part: {found.code} there, {job.code} here.")
+        take(task, found)
+        done += len(task.blocks)
+        requests += found.requests
+        bar.set_postfix_str(f"{requests / (time.monotonic() - begin) / 1e6:.1f} M requests/s", refresh=False)
+        bar.update(len(task.blocks))
+
+    def state() -> str:
+        return f"{done} of {len(missing)} blocks were done{then}"
+
+    backend = backend_for(executor, job, workers)
+    with tqdm(total=len(missing), unit="block", disable=None if progress else True, leave=False) as bar:
+        compute(
+            tasks(grid, layout, missing),
+            backend,
+            taken,
+            lambda task: "Block " + " and ".join(block_text(grid, layout, block) for block in task.blocks),
+            state,
+            keeps=store is not None,
+        )
 
 
 def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _empty(grid: Grid) -> Arrays:
-    """Return room for the result: what no policy fills stays 0 for counts and NaN for the rest."""
-    lengths = {"replica": grid.fleet.replicas, "reason": len(grid.reasons)}
-    return {
-        name: np.full(
-            grid.shape + tuple(lengths[dim] for dim in variable.dims),
-            0 if variable.integer else np.nan,
-            np.int64 if variable.integer else np.float64,
-        )
-        for name, variable in grid.variables.items()
-    }
-
-
-def _place(grid: Grid, result: Arrays, first: int, last: int, block: Block) -> None:
-    """Copy a block into the result; a policy computed for one slack is repeated along slack."""
-    per_seed = len(block) // (last - first)
-    points = list(np.ndindex(*(len(values) for values in grid.workload.dims.values())))
-    for position, streams in enumerate(block):
-        seed = first + position // per_seed
-        point = points[position % per_seed]
-        for p, (policy, arrays) in enumerate(zip(grid.policies, streams, strict=True)):
-            for name, values in arrays.items():
-                target = result[name][(p, slice(None), slice(None), *point, seed)]
-                if grid.variables[name].dims == ("reason",):
-                    reasons = policy.reasons(adapters=True)[: values.shape[-1]]
-                    target[..., [grid.reasons.index(reason) for reason in reasons]] = values
-                else:
-                    target[...] = values
-
-
-def _labelled(grid: Grid, result: Arrays) -> xr.Dataset:
-    dims = tuple(grid.dims)
-    described = variables.COORDINATES
-    coords: dict[str, Any] = {
-        name: (name, np.asarray(labels), described.get(name, {"long_name": name.replace("_", " ")}))
-        for name, labels in grid.dims.items()
-    }
-    coords["speed"] = (("heterogeneity", "replica"), grid.fleet.speeds, described["speed"])
-    coords["replica"] = ("replica", np.arange(grid.fleet.replicas), described["replica"])
-    coords["reads_slack"] = ("policy", [policy.rule.reads_slack for policy in grid.policies], described["reads_slack"])
-    if any(variable.dims == ("reason",) for variable in grid.variables.values()):
-        coords["reason"] = ("reason", np.asarray(grid.reasons), described["reason"])
-    for key in dict.fromkeys(key for policy in grid.policies for key in policy.changed):
-        found = [policy.parameters.get(key) for policy in grid.policies]
-        nothing: Any = "" if any(isinstance(value, str) for value in found) else np.nan
-        values = np.asarray([nothing if value is None else value for value in found])
-        coords[key] = ("policy", values, {"long_name": f"policy parameter {key}"})
-    data = {name: ((*dims, *v.dims), result[name], v.attrs) for name, v in grid.variables.items()}
-    attrs = {
-        "title": "Routing policies simulated over slack, heterogeneity and seeds",
-        "engine": grid.engine,
-        "sweep_version": sweep.__version__,
-        "fingerprint": grid.fingerprint,
-        "stream_fingerprint": grid.stream_fingerprint,
-        "workload": json.dumps(grid.workload.to_dict()),
-        "fleet": json.dumps(grid.fleet.to_dict()),
-        "settings": json.dumps(grid.settings.to_dict()),
-    }
-    return xr.Dataset(data, coords, attrs)

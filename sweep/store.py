@@ -25,6 +25,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix not in _SUFFIXES:
         raise InputError(f"The output {str(path)!r} must end in .zarr or .nc.")
+    _check_extra(target)
     if target.exists():
         raise InputError(
             f"The output {str(path)!r} exists already and is not overwritten; remove it or choose another."
@@ -83,17 +84,52 @@ def replace(ds: xr.Dataset, target: Path) -> None:
 
 
 def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Open a Dataset that `write` left, lazily.
+    """Open a Dataset that `write` or `sweep.run` left, lazily.
+
+    Parameters
+    ----------
+    path
+        Ends in ``.zarr`` or ``.nc``; or the fsspec URL of a store that `sweep.run` was given.
+
+    Returns
+    -------
+    The Dataset. Of a store that is not finished, missing cells are NaN (integers become floats) and the boolean
+    coordinate ``computed`` says for every policy and seed whether all of its cells are there.
 
     Raises
     ------
     InputError
         When there is no such path, or it ends in neither ``.zarr`` nor ``.nc``.
     """
-    target = Path(path)
-    if not target.exists():
-        raise InputError(f"There is no Dataset at {str(path)!r}.")
-    if target.suffix in _SUFFIXES:
-        opened: xr.Dataset = xr.open_dataset(target, engine="zarr" if target.suffix == ".zarr" else "h5netcdf")
-        return opened
-    raise InputError(f"A Dataset ends in .zarr or .nc, got {str(path)!r}.")
+    from sweep.block_store import BlockStore
+    from sweep.files import is_url
+    from sweep.grid_file import NAME
+    from sweep.partial import masked
+
+    text = os.fspath(path).removeprefix("file://")
+    if not text.endswith(_SUFFIXES):
+        raise InputError(f"A Dataset ends in .zarr or .nc, got {text!r}.")
+    if not is_url(text) and not Path(text).exists():
+        raise InputError(f"There is no Dataset at {text!r}.")
+    if text.endswith(".nc"):
+        _check_extra(Path(text))
+        return _opened(text, "h5netcdf")
+    kept = BlockStore(text)
+    if kept.files.exists(NAME):
+        return masked(_opened(text, "zarr"), kept)
+    if is_url(text):
+        raise InputError(f"There is no store of sweep at {text!r}.")
+    return _opened(text, "zarr")
+
+
+def _opened(path: str, engine: str) -> xr.Dataset:
+    ds: xr.Dataset = xr.open_dataset(path, engine=engine)
+    return ds
+
+
+def _check_extra(path: Path) -> None:
+    if path.suffix == ".nc":
+        try:
+            import h5netcdf  # noqa: F401
+        except ImportError:
+            raise InputError(f'{path.name} is netCDF, which needs an extra: pip install "sweep[netcdf]".') from None

@@ -18,11 +18,10 @@ from sweep.console import unit_text
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axis import Axis
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 INK, FAINT, PAPER = "#1d2733", "#6b7785", "#ffffff"
-#: Perceptually uniform, in order in grey: light is low, dark is high.
-COLOURS = "rocket_r"
 _RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -61,13 +60,9 @@ def styled() -> Iterator[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of a size in inches that pyplot does not know of."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height))
-    # seaborn measures tick labels by drawing; without a canvas of its own it would open a pyplot figure for that.
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height))
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -80,6 +75,17 @@ def palette(count: int) -> list[tuple[float, float, float]]:
     import seaborn
 
     return list(seaborn.color_palette("colorblind" if count <= 10 else "husl", count))
+
+
+def colour_map(better: str | None) -> Colormap:
+    """Return colours that are perceptually uniform and in order in grey, darker where a quantity is worse.
+
+    A quantity that has no better direction is darker where it is larger.
+    """
+    import matplotlib
+    import seaborn  # noqa: F401 - importing it registers its colour maps
+
+    return matplotlib.colormaps["rocket" if better == "higher" else "rocket_r"]
 
 
 def readable(colour: tuple[float, ...]) -> str:
@@ -158,26 +164,28 @@ def log_limits(values: npt.NDArray[np.float64], margin: float = 0.06) -> tuple[f
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return round numbers between two positive limits, as few steps of a decade as give at least three of them.
+    """Return at most `most` round numbers between two positive limits, the same few steps in every decade.
+
+    Where a decade holds too few of them, they are evenly spaced.
 
     Examples
     --------
-    >>> log_ticks(36, 61)
-    [40.0, 50.0, 60.0]
+    >>> log_ticks(36, 61), log_ticks(42, 57, most=3)
+    ([40.0, 50.0, 60.0], [45.0, 50.0, 55.0])
     >>> log_ticks(20, 3_000_000)
     [100.0, 1000.0, 10000.0, 100000.0, 1000000.0]
     """
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8), [k / 10 for k in range(10, 100)]):
-        denser = [float(f"{step}e{decade}") for decade in decades for step in steps]
-        denser = [tick for tick in denser if low <= tick <= high]
-        if len(denser) > most and len(found) >= 2:
-            break
-        found = denser[:: max(1, math.ceil(len(denser) / most))]
-        if len(found) >= 3:
-            break
-    return found
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+        ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= 3:
+            # Only whole decades can be too many here, or steps within one; thinning keeps either evenly spread.
+            return ticks[:: math.ceil(len(ticks) / most)]
+    rough = (high - low) / most
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+    return [float(f"{step * k:.12g}") for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def tick_text(value: float) -> str:

@@ -15,18 +15,24 @@ from sweep.console import Column, label_text, number_text, unit_text
 
 
 def estimate(mean: float, lower: float, upper: float) -> str:
-    """Return a mean with its interval, to the second digit of the half width; the mean alone where there is none.
+    """Return a mean with its interval, to the second digit of the half width and the fourth of the mean.
+
+    The mean stands alone where there is no interval.
 
     Examples
     --------
     >>> estimate(37.8677, 35.9552, 39.7802), estimate(0.0058, 0.00552, 0.00609), estimate(12.0, math.nan, math.nan)
     ('37.9 [36.0, 39.8]', '0.00580 [0.00552, 0.00609]', '12.0')
+    >>> estimate(14.60571, 14.5969, 14.6145), estimate(-0.02, -1.5, 1.46), estimate(0.0, 0.0, 0.0)
+    ('14.61 [14.60, 14.61]', '0.0 [-1.5, 1.5]', '0 [0, 0]')
     """
     half = (upper - lower) / 2
-    size, digits = (half, 1) if half > 0 and math.isfinite(half) else (abs(mean), 2)
-    decimals = min(max(0, digits - math.floor(math.log10(size))), 8) if size > 0 and math.isfinite(size) else 0
-    text = number_text(mean, decimals)
-    return text if math.isnan(half) else f"{text} [{number_text(lower, decimals)}, {number_text(upper, decimals)}]"
+    sizes = [(half, 1), (abs(mean), 3)] if half > 0 else [(abs(mean), 2)]
+    wanted = [digits - math.floor(math.log10(size)) for size, digits in sizes if 0 < size < math.inf]
+    decimals = max(0, min([*wanted, 8])) if wanted else 0
+    # Adding 0 turns what rounds to -0 into 0.
+    texts = [number_text(round(value, decimals) + 0.0, decimals) for value in (mean, lower, upper)]
+    return texts[0] if math.isnan(half) else f"{texts[0]} [{texts[1]}, {texts[2]}]"
 
 
 def estimates(title: str, rows: Iterable[Sequence[float]], unit: str = "", no_effect: float | None = None) -> Column:
@@ -45,7 +51,7 @@ def estimates(title: str, rows: Iterable[Sequence[float]], unit: str = "", no_ef
 
 
 def chosen_cells(ds: xr.Dataset, chosen: pd.DataFrame, objective: str) -> list[Column]:
-    """Return what `sweep.analysis.recommend` chose: where, what, how good it is, and how it compares with round_robin."""
+    """Return what `sweep.analysis.recommend` chose, how good it is and how it compares with round_robin."""
     columns = [
         *_where(ds, chosen, objective),
         *_what(chosen),

@@ -1,6 +1,7 @@
 """Hypothesis strategies for request streams and fleets that provoke ties, gaps, bursts and empty cases."""
 
 import random
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
@@ -32,35 +33,53 @@ def streams(draw, max_size=25):
     ]
 
 
-@st.composite
-def long_streams(draw, max_size=300):
-    """Return the records of a stream long and crowded enough to reach every replica of a large fleet."""
-    size = draw(st.integers(0, max_size))
-    together = draw(st.sampled_from([1, 3, 100, 1000]))  # requests that arrive at one time
-    exact = draw(st.booleans())  # whole numbers only: many exact ties
-    prefixes, sessions = draw(st.sampled_from([0, 1, 3, 40])), draw(st.sampled_from([0, 1, 3, 40]))
-    source = random.Random(draw(st.integers(0, 2**32)))
+class Crowd(NamedTuple):
+    """A long stream by what decides it, which is also what a failing test shows of it."""
 
-    def key(count):
-        return source.randrange(count) if count and source.random() < 0.8 else None
+    size: int
+    together: int  # requests that arrive at one time
+    exact: bool  # whole numbers only: many exact ties
+    prefixes: int
+    sessions: int
+    seed: int
 
-    records = []
-    arrival = 0.0
-    for index in range(size):
-        if index % together == 0:
-            arrival += source.randrange(6) if exact else source.expovariate(0.2)
-        records.append(
-            {
-                "request_id": index,
-                "arrival_ms": arrival,
-                "service_ms": float(source.randrange(30)) if exact else source.expovariate(0.05),
-                "prefix_key": key(prefixes),
-                "session_id": key(sessions),
-                "prompt_tokens": source.randrange(1, 200),
-                "output_tokens": source.randrange(50),
-            }
-        )
-    return records
+    def records(self):
+        source = random.Random(self.seed)
+
+        def key(count):
+            return source.randrange(count) if count and source.random() < 0.8 else None
+
+        records = []
+        arrival = 0.0
+        for index in range(self.size):
+            if index % self.together == 0:
+                arrival += source.randrange(6) if self.exact else source.expovariate(0.2)
+            records.append(
+                {
+                    "request_id": index,
+                    "arrival_ms": arrival,
+                    "service_ms": float(source.randrange(30)) if self.exact else source.expovariate(0.05),
+                    "prefix_key": key(self.prefixes),
+                    "session_id": key(self.sessions),
+                    "prompt_tokens": source.randrange(1, 200),
+                    "output_tokens": source.randrange(50),
+                }
+            )
+        return records
+
+
+def crowds(min_size=0):
+    """Return streams long and crowded enough to reach every replica of a large fleet."""
+    keys = st.sampled_from([0, 1, 3, 40])
+    return st.builds(
+        Crowd,
+        size=st.integers(min_size, 300),
+        together=st.sampled_from([1, 3, 100, 1000]),
+        exact=st.booleans(),
+        prefixes=keys,
+        sessions=keys,
+        seed=st.integers(0, 2**32),
+    )
 
 
 def speeds(replicas):

@@ -268,12 +268,21 @@ def test_run__an_existing_path_is_refused_before_computing(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "run", lambda *_, **__: pytest.fail("computed"))
-    there = tmp_path / "there.zarr"
-    there.mkdir()
+    there = tmp_path / "there.nc"
+    there.touch()
     assert call("run", "-o", there) == (
         2,
         "",
         f"Error: The output {str(there)!r} exists already and is not overwritten; remove it or choose another.\n",
+    )
+    foreign = tmp_path / "there.zarr"
+    foreign.mkdir()
+    (foreign / "notes.txt").touch()
+    assert call("run", "-o", foreign) == (
+        2,
+        "",
+        f"Error: The folder {str(foreign)!r} exists already, holds 'notes.txt' and is not a store of sweep; remove it "
+        "or choose another path.\n",
     )
     assert "must end in .zarr or .nc" in call("run", "-o", tmp_path / "out.csv")[2]
     assert "does not exist; create it first" in call("run", "-o", tmp_path / "no" / "out.zarr")[2]
@@ -498,8 +507,9 @@ def test_process__interrupt(call: Call, tmp_path: Path) -> None:
         took = time.monotonic() - sent
     assert (running.returncode, out) == (130, "")
     assert "Interrupted" in err and "Traceback" not in err
+    assert "are kept in 'out.zarr'; the same command goes on" in err
     assert took < 5
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"]
 
 
 def test_process__broken_pipe_is_quiet() -> None:
@@ -587,3 +597,49 @@ def test_table__titles_break_and_columns_align() -> None:
 
 def test_click__group_is_the_entry_point() -> None:
     assert isinstance(cli.main, click.Group)
+
+
+# --- Stores ---------------------------------------------------------------------------------------------
+
+
+def test_run__the_same_command_again_says_complete_and_another_is_refused(call: Call, tmp_path: Path) -> None:
+    store = tmp_path / "out.zarr"
+    assert call("run", *SMALL, "--block-seeds", 1, "-o", store)[1].startswith(f"Wrote {store} (")
+    status, out, _ = call("run", *SMALL, "-o", store)
+    assert (status, out) == (
+        0,
+        f"{store} is complete (3 policy x 1 slack x 1 heterogeneity x 3 seed); nothing was left to compute.\n",
+    )
+    status, out, err = call("run", *SMALL, "--slack", "0,5", "-o", store)
+    assert (status, out) == (2, "")
+    assert "slack is [5.0] in the store and [0.0, 5.0] here" in err and "--extend" in err
+    assert call("run", *SMALL, "--slack", "0,5", "--extend", "-o", store)[1].startswith(f"Wrote {store} (3 policy x 2")
+    assert call("run", *SMALL, "--slack", "0,5", "--extend", "-o", store)[1].startswith(f"{store} is complete")
+
+
+def test_run__options_of_a_store_need_one(call: Call, tmp_path: Path) -> None:
+    for options in (("--extend",), ("--block-seeds", "3")):
+        assert call("run", *SMALL, *options)[2].endswith(
+            f"Error: {options[0]} needs --output with a path that ends in .zarr.\n"
+        )
+    assert "--executor and --dask exclude each other" in call("run", "--executor", "threads", "--dask", "tcp://a:1")[2]
+
+
+def test_status__says_how_far_verifies_and_repairs(call: Call, tmp_path: Path) -> None:
+    store = tmp_path / "out.zarr"
+    call("run", *SMALL, "--block-seeds", 1, "-q", "-o", store)
+    complete = f"{store}: 9 of 9 blocks done, 0 missing; complete (540 simulated requests).\n"
+    assert call("status", store) == (0, complete, "")
+    assert call("status", store, "--verify") == (0, complete, "")
+    (store / "blocks" / "1.0.0.2-1.1.1").unlink()
+    (store / "load_variance" / "0.0.0.0").write_bytes(b"damaged")
+    status, out, _ = call("status", store, "--verify")
+    lines = out.splitlines()
+    assert status == 1
+    assert lines[0].startswith("damaged: round_robin, seed 0: the chunk load_variance/0.0.0.0 is damaged")
+    assert lines[1] == "missing: queue_aware, seed 2"
+    assert lines[2].startswith(f"{store}: 8 of 9 blocks done, 1 missing; ") and lines[2].endswith(" left at that rate.")
+    assert call("status", store)[0] == 0
+    assert call("status", store, "--repair", "-q")[:2] == (0, "\n".join([*lines[:2], complete]))
+    assert call("status", store, "--verify") == (0, complete, "")
+    assert call("status", tmp_path / "no.zarr")[0] == 2

@@ -124,7 +124,7 @@ def test_repr__names_the_axis():
     [
         (lambda: Fleet([]), "speeds is empty; give at least one replica"),
         (lambda: Fleet([[]]), "speeds is empty"),
-        (lambda: Fleet([1.0, 0.0]), "Speed of replica 1 must be a finite number > 0, got 0.0"),
+        (lambda: Fleet([1.0, 0.0]), "Speed of replica 1 must be a finite number >= 1e-09 .* got 0.0"),
         (lambda: Fleet([1.0, -1.0]), "Speed of replica 1 must be .* got -1.0"),
         (lambda: Fleet([[1.0, 1.0], [math.nan, 1.0]]), "Speed of replica 0 in row 1 must be .* got nan"),
         (lambda: Fleet([math.inf]), "Speed of replica 0 must be .* got inf"),

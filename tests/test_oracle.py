@@ -8,7 +8,7 @@ import pytest
 import rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import fleets, long_streams, slacks, speedups, streams
+from strategies import crowds, fleets, slacks, speedups, streams
 
 import sweep
 from sweep.reference import (
@@ -88,10 +88,10 @@ def test_timeline__short_streams(records, rows, slack, speedup, warmup, slo_ms):
     assert_run_equals_oracle(records, rows, slack, STRATEGIES, speedup, warmup, slo_ms)
 
 
-@given(long_streams(), fleets(rows=1), slacks(), speedups(), st.sampled_from([0, 50]))
+@given(crowds(), fleets(rows=1), slacks(), speedups(), st.sampled_from([0, 50]))
 @settings(max_examples=25)
-def test_timeline__long_streams(records, rows, slack, speedup, warmup):
-    assert_run_equals_oracle(records, rows, slack[:2], STRATEGIES, speedup, warmup, 10.0)
+def test_timeline__long_streams(crowd, rows, slack, speedup, warmup):
+    assert_run_equals_oracle(crowd.records(), rows, slack[:2], STRATEGIES, speedup, warmup, 10.0)
 
 
 @pytest.mark.parametrize("replicas", [1, 4, 63, 64, 65, 256])
@@ -120,7 +120,7 @@ def test_timeline__many_cells_at_once():
 
 
 @given(streams(max_size=15), fleets(rows=1), slacks(), speedups())
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_timeline__user_rules(records, rows, slack, speedup):
     policies = ["random_replica", "everything", "everything(weight=0)", "everything(bias=-2.5, weight=7)"]
     assert_run_equals_oracle(records, rows, slack[:2], policies, speedup, 0, 1.0, SEEDS)
@@ -194,10 +194,10 @@ def test_token_step__short_streams(records, speeds, steps, step_ms):
     assert_steps_equal_oracle(records, speeds, steps, step_ms)
 
 
-@given(long_streams().filter(len), STEP_SPEEDS, st.sampled_from([None, 20]))
+@given(crowds(min_size=1), STEP_SPEEDS, st.sampled_from([None, 20]))
 @settings(max_examples=15)
-def test_token_step__long_streams(records, speeds, steps):
-    assert_steps_equal_oracle(records, speeds, steps, 1.0)
+def test_token_step__long_streams(crowd, speeds, steps):
+    assert_steps_equal_oracle(crowd.records(), speeds, steps, 1.0)
 
 
 @pytest.mark.parametrize("replicas", [63, 64, 65, 256])

@@ -125,16 +125,18 @@ def test_mm1__a_random_split_of_poisson_arrivals_is_poisson():
         assert_mean(ds.replica_busy_ms.isel(replica=replica), 100_000 / 3 * MEAN_MS / speed)
 
 
-@pytest.mark.parametrize(("replicas", "utilisation"), [(2, 0.7), (4, 0.8), (16, 0.8), (65, 0.9)])
-def test_mmc__queue_aware_is_the_central_queue(replicas, utilisation):
+@pytest.mark.parametrize(
+    ("replicas", "utilisation", "within"), [(2, 0.7, 0.05), (4, 0.8, 0.08), (16, 0.8, 0.12), (65, 0.9, 0.25)]
+)
+def test_mmc__queue_aware_is_the_central_queue(replicas, utilisation, within):
     """The smallest known wait goes to whichever replica would be free first: Erlang C, and an exponential tail."""
-    ds = simulated(replicas, utilisation, "queue_aware", seeds=60)
+    ds = simulated(replicas, utilisation, "queue_aware")
     waiting = erlang_c(replicas, replicas * utilisation)
     rate = replicas * (1.0 - utilisation) / MEAN_MS
     bias = start_bias(replicas * utilisation / MEAN_MS, replicas / MEAN_MS)
-    assert_mean(ds.mean_queue_wait_ms, waiting / rate, waiting / rate * bias, within=0.08)
+    assert_mean(ds.mean_queue_wait_ms, waiting / rate, waiting / rate * bias, within=0.1)
     exact = math.log(waiting / 0.01) / rate
-    assert_mean(ds.p99_queue_wait_ms, exact, quantile_bias(ds.p99_queue_wait_ms, rate) + exact * bias, within=0.2)
+    assert_mean(ds.p99_queue_wait_ms, exact, quantile_bias(ds.p99_queue_wait_ms, rate) + exact * bias, within=within)
 
 
 def test_erlang_c__published_values():
@@ -164,7 +166,7 @@ def test_throughput__is_the_arrival_rate_of_a_stable_queue():
     ds = simulated(4, 0.8, "round_robin")
     # The window also holds the last few services, some 100 ms of 300,000.
     assert_mean(ds.throughput_requests_per_s, 1000.0 * 3.2 / MEAN_MS, bias=0.4, within=0.005)
-    # A replica's load has a standard deviation of 0.8 * sqrt(2 / 25,000), and the largest of four lies 1.03 of it higher.
+    # The load of a replica has a relative standard deviation of sqrt(2 / 25,000); the largest of four lies 1.03 higher.
     assert_mean(ds.max_offered_load, 0.8 * (1.0 + 1.03 * math.sqrt(2.0 / 25_000)), bias=0.002, within=0.01)
 
 

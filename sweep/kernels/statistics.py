@@ -291,7 +291,8 @@ def _fill_quantiles(tile, lane, n, reasons, of_wait, of_latency, row, per_cent, 
         for b in range(_BINS):
             of_wait[groups, b] += of_wait[k, b]
     _quantiles(wait, reason, of_wait, row, count, per_cent, near, bucket, found)
-    p99_by[:] = found[:groups]
+    for k in range(groups):
+        p99_by[k] = found[k]
     scalars[_P50_WAIT] = found[groups]
     scalars[_P95_WAIT] = found[groups + 1]
     scalars[_P99_WAIT] = found[groups + 2]
@@ -327,16 +328,17 @@ def cell_statistics(arrival, record, tile, warmup, slo, out):
     out.mean_by[:] = 0.0
     if n == 0:
         out.scalars[:] = np.nan
-        out.scalars[:, _COUNT] = 0.0
-        out.scalars[:, _MOVES] = 0.0
         out.mean_by[:] = np.nan
         out.p99_by[:] = np.nan
+        for lane in range(lanes):
+            out.scalars[lane, _COUNT] = 0.0
+            out.scalars[lane, _MOVES] = 0.0
         return
     total_wait = np.zeros(lanes, np.float64)
     longest = np.zeros(lanes, np.float64)
     within = np.zeros(lanes, np.float64)
     total_latency = np.zeros(lanes, np.float64)
-    last = np.full(lanes, -np.inf)
+    last = np.zeros(lanes, np.float64)  # no finish is below 0
     hits = np.zeros(lanes, np.float64)
     _wait_sums(warmup, arrival, record.start, slo, total_wait, longest, within)
     _latency_sums(warmup, arrival, record.start, record.effective, total_latency, last)
@@ -344,7 +346,13 @@ def cell_statistics(arrival, record, tile, warmup, slo, out):
     window = arrival[-1] - arrival[warmup]
     for lane in range(lanes):
         cell = out.scalars[lane]
-        requests = out.requests[lane]
+        most = out.requests[lane, 0]
+        fewest = most
+        busiest = out.busy[lane, 0]
+        for r in range(replicas):
+            most = max(most, out.requests[lane, r])
+            fewest = min(fewest, out.requests[lane, r])
+            busiest = max(busiest, out.busy[lane, r])
         makespan = last[lane] - arrival[warmup]
         cell[_COUNT] = n
         cell[_MEAN_WAIT] = total_wait[lane] / n
@@ -354,8 +362,8 @@ def cell_statistics(arrival, record, tile, warmup, slo, out):
         cell[_THROUGHPUT] = n * 1000.0 / makespan if makespan > 0.0 else np.nan
         cell[_HIT_RATE] = hits[lane] / n
         cell[_SLO] = within[lane] / n
-        cell[_SKEW] = (requests.max() - requests.min()) / (n / replicas)
-        cell[_OFFERED] = out.busy[lane].max() / window if window > 0.0 else np.nan
+        cell[_SKEW] = (most - fewest) / (n / replicas)
+        cell[_OFFERED] = busiest / window if window > 0.0 else np.nan
         cell[_MOVES] = record.moves[lane]
         cell[_VARIANCE] = record.variance[lane] / n
         cell[_PEAK_VARIANCE] = record.peak[lane]
@@ -367,9 +375,11 @@ def cell_statistics(arrival, record, tile, warmup, slo, out):
     near = np.empty(n, np.int64)
     bucket = np.empty(n, np.float64)
     found = np.empty(groups + 3, np.float64)
-    row = np.full(groups + 3, groups)
-    row[:groups] = np.arange(groups)
-    per_cent = np.full(groups + 3, 99)
+    row = np.empty(groups + 3, np.int64)
+    per_cent = np.empty(groups + 3, np.int64)
+    for slot in range(groups + 3):
+        row[slot] = min(slot, groups)
+        per_cent[slot] = 99
     per_cent[groups] = 50
     per_cent[groups + 1] = 95
     for low in range(0, lanes, _TILE):

@@ -194,11 +194,9 @@ def run_lanes(rule, arrival, service, prefix, session, prefixes, sessions, speed
                 chosen[lane] = r
                 reason[lane] = why
         else:
-            reason[:] = 0
-            if rule == QUEUE_AWARE:
-                chosen[:] = shortest
-            else:
-                chosen[:] = i % replicas
+            for lane in range(lanes):
+                chosen[lane] = shortest[lane] if rule == QUEUE_AWARE else i % replicas
+                reason[lane] = 0
 
         if i >= warmup:
             if replicas > 1:

@@ -57,7 +57,7 @@ def run_token_cell(rule, weight, step, tokens, speed, step_ms, steps, load, repl
     steps : int
         Length of the run; -1 = until every queue is empty and every request has arrived.
     load : int64[step, replica]
-        Filled as far as it reaches: tokens in service and queued after each step.
+        Zeros; filled as far as it reaches: tokens in service and queued after each step.
     replica, entered : int64[request]
         Filled: the replica chosen, -1 = not arrived, and the step in which the request entered service, -1 = never.
     scalars : float64[column]
@@ -86,6 +86,11 @@ def run_token_cell(rule, weight, step, tokens, speed, step_ms, steps, load, repl
     s = 0
     waiting = 0
     while s < steps or (steps < 0 and (arrived < n or waiting > 0)):
+        if waiting == 0 and (arrived == n or step[arrived] > s):
+            # Nothing happens, and every load is 0, until the next arrival.
+            ahead = steps if arrived == n else step[arrived]
+            s = ahead if steps < 0 else min(ahead, steps)
+            continue
         while arrived < n and step[arrived] <= s:
             r = _route(rule, weight, arrived, in_flight, queued)
             replica[arrived] = r

@@ -1,0 +1,290 @@
+"""Where tasks run: threads, processes, an executor of the caller's, or a Dask cluster; and the loop that feeds them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from typing import Any, Protocol
+
+from sweep.blocks import Task
+from sweep.errors import BlockError, InputError, one_of
+from sweep.work import Done, Flag, Job, perform
+
+#: Executors of our own, by name.
+NAMES = ("threads", "processes")
+# Failures of blocks after which the others are not tried any more: it is not this block.
+_MOST_FAILURES = 10
+# Times that a pool of our own may break without one task coming back.
+_MOST_REBUILDS = 3
+_GUARD = 'A script that starts processes needs `if __name__ == "__main__":` around its main part.'
+
+
+class Backend(Protocol):
+    """Something that runs tasks of one job."""
+
+    def submit(self, task: Task) -> Future[Done]:
+        """Start a task."""
+
+    def room(self) -> int:
+        """Return how many tasks to keep in flight: two or three per worker."""
+
+    def rebuild(self) -> bool:
+        """Put a broken pool right; False where it is not ours."""
+
+    def close(self, *, interrupted: bool) -> None:
+        """Stop what runs and let go."""
+
+
+def backend_for(executor: Any, job: Job, workers: int) -> Backend:
+    """Return the backend for what the caller gave as `executor`.
+
+    Raises
+    ------
+    InputError
+        When it is nothing that runs tasks, or when the job cannot travel to its processes.
+    """
+    if isinstance(executor, str):
+        kind = one_of("executor", executor, NAMES)
+        return _Threads(job, workers) if kind == "threads" else _Processes(job, workers)
+    if isinstance(executor, Executor):
+        if not isinstance(executor, ThreadPoolExecutor):
+            check_travels(job, pickle.dumps)
+        return _Borrowed(executor, job, workers)
+    if type(executor).__module__.partition(".")[0] == "distributed" and hasattr(executor, "get_executor"):
+        from sweep.cluster import Cluster
+
+        return Cluster(executor, job)
+    raise InputError(
+        f"executor must be a concurrent.futures.Executor, a dask.distributed.Client or one of {', '.join(NAMES)}, "
+        f"got {type(executor).__name__}."
+    )
+
+
+def check_travels(job: Job, dumps: Callable[[Any], bytes]) -> bytes:
+    """Return the job as bytes; `InputError` naming the rule that does not pickle."""
+    for policy in job.grid.policies:
+        try:
+            dumps(policy)
+        except Exception as error:  # pickling raises what it likes
+            raise InputError(
+                f"The rule of policy {policy.name!r} cannot be sent to another process ({error}); define it at the "
+                "top level of a module that the workers can import, or use threads."
+            ) from error
+    return dumps(job)
+
+
+class _Threads:
+    """Threads of our own: kernels let go of the interpreter's lock."""
+
+    def __init__(self, job: Job, workers: int) -> None:
+        self.job, self.workers = job, workers
+        self.stop = threading.Event()
+        self.pool = ThreadPoolExecutor(workers, thread_name_prefix="sweep")
+
+    def submit(self, task: Task) -> Future[Done]:
+        return self.pool.submit(perform, self.job, task, self.stop)
+
+    def room(self) -> int:
+        return 2 * self.workers
+
+    def rebuild(self) -> bool:
+        return False
+
+    def close(self, *, interrupted: bool) -> None:
+        # The threads stop at their next kernel call; who interrupts does not wait for a kernel to compile.
+        self.stop.set()
+        self.pool.shutdown(wait=not interrupted, cancel_futures=True)
+
+
+class _Processes:
+    """Spawned processes of our own; a pool that loses a worker is made anew."""
+
+    def __init__(self, job: Job, workers: int) -> None:
+        self.job = check_travels(job, pickle.dumps)
+        self.workers = workers
+        self.context = multiprocessing.get_context("spawn")
+        self.stop = self.context.Event()
+        # Kernels are compiled once, here, and found on disk by the workers.
+        job.warm_up()
+        self.pool = self._new()
+
+    def _new(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            self.workers, self.context, initializer=_start_worker, initargs=(self.job, self.stop)
+        )
+
+    def submit(self, task: Task) -> Future[Done]:
+        # A worker that is started now inherits the mask: Ctrl-C is the parent's affair from its first moment.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return self.pool.submit(_perform_here, task)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def room(self) -> int:
+        return 3 * self.workers
+
+    def rebuild(self) -> bool:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.pool = self._new()
+        return True
+
+    def close(self, *, interrupted: bool) -> None:
+        # The workers stop at their next kernel call. Killed ones would leave semaphores and tracebacks behind.
+        self.stop.set()
+        self.pool.shutdown(cancel_futures=True)
+
+
+_here: tuple[Job, Flag]
+
+
+def _start_worker(job: bytes, stop: Flag) -> None:
+    """Prepare a process of our pool: the parent handles Ctrl-C, and a worker does not outlive it."""
+    global _here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _here = pickle.loads(job), stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _perform_here(task: Task) -> Done:
+    job, stop = _here
+    return perform(job, task, stop)
+
+
+class _Borrowed:
+    """An executor of the caller's, which it also closes."""
+
+    def __init__(self, executor: Executor, job: Job, workers: int) -> None:
+        self.executor, self.job = executor, job
+        self.workers: int = getattr(executor, "_max_workers", workers)
+        self.stop = threading.Event() if isinstance(executor, ThreadPoolExecutor) else None
+
+    def submit(self, task: Task) -> Future[Done]:
+        return self.executor.submit(perform, self.job, task, self.stop)
+
+    def room(self) -> int:
+        return 2 * self.workers
+
+    def rebuild(self) -> bool:
+        return False
+
+    def close(self, *, interrupted: bool) -> None:
+        if self.stop is not None:
+            self.stop.set()
+
+
+def compute(
+    tasks: Iterable[Task],
+    backend: Backend,
+    take: Callable[[Task, Done], None],
+    name: Callable[[Task], str],
+    state: Callable[[], str],
+    *,
+    keeps: bool,
+) -> None:
+    """Run every task and hand over what comes back, a few in flight at a time so that memory stays flat.
+
+    Parameters
+    ----------
+    take
+        Called with every task that is done.
+    name
+        Says the cells of a task.
+    state
+        Says how many blocks are done and what becomes of them.
+    keeps
+        Whether finished blocks are kept when another one fails.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        As it came, saying how far it came.
+    BlockError, InputError
+        When a block fails: after all others where they are kept, else at once.
+    OSError
+        When blocks cannot be written.
+    """
+    left = iter(tasks)
+    again: deque[Task] = deque()
+    running: dict[Future[Done], Task] = {}
+    failures: list[tuple[Task, Exception]] = []
+    rebuilds = 0
+    interrupted = False
+    try:
+        while True:
+            while len(running) < backend.room():
+                task = again.popleft() if again else next(left, None)
+                if task is None:
+                    break
+                try:
+                    running[backend.submit(task)] = task
+                except BrokenExecutor:
+                    again.append(task)
+                    break
+            if not running and not again:
+                break
+            broken: BrokenExecutor | None = None
+            # Wakes up now and then, for workers that come or go.
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                try:
+                    found = future.result()
+                except BrokenExecutor as error:
+                    broken = error
+                    again.append(task)
+                except OSError as error:
+                    raise OSError(error.errno, f"{error.strerror or error}; {state()}") from error
+                except (Exception, CancelledError) as error:
+                    failures.append((task, error))
+                    if not keeps or len(failures) >= _MOST_FAILURES:
+                        raise _failure(failures, name, state()) from error
+                else:
+                    take(task, found)
+                    rebuilds = 0
+            if broken is not None or (again and not running):
+                again.extend(running.values())
+                running.clear()
+                rebuilds += 1
+                if rebuilds > _MOST_REBUILDS or not backend.rebuild():
+                    raise InputError(
+                        f"The executor broke: {broken or 'it takes no more tasks.'} {_GUARD} {state()}."
+                    ) from broken
+        if failures:
+            raise _failure(failures, name, state()) from failures[0][1]
+    except KeyboardInterrupt as error:
+        interrupted = True
+        raise type(error)(f"stopped: {state()}") from None
+    finally:
+        for future in running:
+            future.cancel()
+        backend.close(interrupted=interrupted)
+
+
+def _failure(failures: list[tuple[Task, Exception]], name: Callable[[Task], str], state: str) -> Exception:
+    task, error = failures[0]
+    more = f" {len(failures) - 1} more blocks failed." if len(failures) > 1 else ""
+    said = str(error) or type(error).__name__
+    kind = InputError if isinstance(error, InputError) else BlockError
+    return kind(f"{name(task)}: {said}{more} {state[:1].upper()}{state[1:]}.")

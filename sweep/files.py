@@ -1,0 +1,185 @@
+"""Where a store's files are: a folder, or any fsspec URL. A file appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from sweep.errors import InputError
+
+_TEMPORARY = "tmp"
+
+
+class Files(Protocol):
+    """The few operations that a store needs; names are relative and use slashes."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content; `FileNotFoundError` where there is none."""
+
+    def write(self, contents: Mapping[str, bytes]) -> None:
+        """Write files, each whole or not at all, replacing what has their names."""
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file unless it is there already."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether the file is there."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder, empty where there is none."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, those that are gone already included."""
+
+    def prepare(self) -> None:
+        """Make the place usable for writing, and remove what dead writers left; `OSError` when it is not."""
+
+
+def files_at(location: str | os.PathLike[str]) -> Files:
+    """Return the files at a path or an fsspec URL such as ``s3://bucket/out.zarr``."""
+    text = os.fspath(location)
+    if is_url(text):
+        return _Objects(text)
+    return _Folder(Path(text.removeprefix("file://")))
+
+
+def is_url(location: str | os.PathLike[str]) -> bool:
+    """Return whether a location is a URL of something else than the local file system."""
+    return "://" in os.fspath(location) and not os.fspath(location).startswith("file://")
+
+
+class _Folder:
+    """A folder that every worker sees: files are written under a temporary name and renamed into place."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def write(self, contents: Mapping[str, bytes]) -> None:
+        for name, content in contents.items():
+            temporary = self._temporary(content)
+            try:
+                os.replace(temporary, self.path / name)
+            except FileNotFoundError:
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(temporary, self.path / name)
+
+    def create(self, name: str, content: bytes) -> None:
+        temporary = self._temporary(content)
+        try:
+            os.link(temporary, self.path / name)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+
+    def exists(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def names(self, folder: str = "") -> list[str]:
+        try:
+            return [entry for entry in os.listdir(self.path / folder) if entry != _TEMPORARY]
+        except FileNotFoundError:
+            return []
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def prepare(self) -> None:
+        (self.path / _TEMPORARY).mkdir(parents=True, exist_ok=True)
+        self._temporary(b"").unlink()
+        for left in (self.path / _TEMPORARY).iterdir():
+            if _is_dead(left.name.rpartition("-")[0]):
+                left.unlink(missing_ok=True)
+
+    def _temporary(self, content: bytes) -> Path:
+        path = self.path / _TEMPORARY / f"{_owner(os.getpid())}-{uuid.uuid4().hex}"
+        try:
+            path.write_bytes(content)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+
+@cache
+def _owner(pid: int) -> str:
+    """Return what names this process for as long as anyone may ask: host, number and start."""
+    return f"{socket.gethostname()}-{pid}-{int(psutil.Process(pid).create_time() * 1000)}"
+
+
+def _is_dead(owner: str) -> bool:
+    """Return whether the process that wrote a temporary file is gone; of another host, nobody here can say."""
+    host, _, rest = owner.rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not rest.isdigit():
+        return False
+    try:
+        return psutil.Process(int(rest)).status() == psutil.STATUS_ZOMBIE or owner != _owner_now(int(rest))
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _owner_now(pid: int) -> str:
+    return str(_owner.__wrapped__(pid))
+
+
+class _Objects:
+    """An fsspec file system: an object is written whole, and there is no rename."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+
+            self.fs: Any
+            self.fs, self.root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise InputError(
+                f'The store {url!r} needs a package that is not installed: {error}; pip install "sweep[cluster]" and '
+                "the fsspec package of that kind of URL, such as s3fs."
+            ) from error
+        except ValueError as error:
+            raise InputError(f"The store {url!r} cannot be reached: {error}.") from error
+
+    def read(self, name: str) -> bytes:
+        return bytes(self.fs.cat_file(self._path(name)))
+
+    def write(self, contents: Mapping[str, bytes]) -> None:
+        self.fs.pipe({self._path(name): content for name, content in contents.items()})
+
+    def create(self, name: str, content: bytes) -> None:
+        if not self.exists(name):
+            self.write({name: content})
+
+    def exists(self, name: str) -> bool:
+        self.fs.invalidate_cache()
+        return bool(self.fs.exists(self._path(name)))
+
+    def names(self, folder: str = "") -> list[str]:
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(self._path(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
+
+    def remove(self, names: Iterable[str]) -> None:
+        paths = [self._path(name) for name in names if self.exists(name)]
+        if paths:
+            self.fs.rm(paths)
+
+    def prepare(self) -> None:
+        # Objects need no folder and leave no temporaries; whether they can be written shows at the first.
+        return
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}".rstrip("/")

@@ -1,0 +1,208 @@
+"""What ends a run in which a rank dies, hangs or is told to stop: every rank watches those of its host.
+
+The ranks of a host share a *board*, a small file mapped into memory: a slot per rank with its process id, its last
+signs of life and what it failed of. A thread of each rank beats, watches the others and takes the signals, since the
+main thread may be inside a collective operation that nothing interrupts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+#: States of a rank: busy on its own, waiting for others, leaving in good order, leaving because the job is refused.
+WORKING, WAITING, LEAVING, REFUSED = range(4)
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_SLOT = np.dtype(
+    [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("what", "S400")]
+)
+_TICK_S = 0.1
+#: Share of the timeout after which a silent rank counts as hung; the rest is for ending the others.
+_HUNG_SHARE = 0.75
+
+
+class Failure(NamedTuple):
+    """What failed, on which rank; None where no rank of this host is to blame."""
+
+    rank: int | None
+    what: str
+
+
+class Board:
+    """The slots of the ranks of this host, shared by their processes."""
+
+    def __init__(self, local_rank: int, local_size: int, rank: int) -> None:
+        # The ranks of a run have one parent, the launcher's agent, which gives them one port.
+        named = [
+            os.environ.get(name, "0") for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+        ]
+        run = hashlib.sha256("/".join([str(os.getppid()), *named]).encode()).hexdigest()[:16]
+        self.path = Path(tempfile.gettempdir()) / f"sweep-torch-{os.getuid()}-{run}.board"
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.ftruncate(file, local_size * _SLOT.itemsize)
+        finally:
+            os.close(file)
+        self.slots = np.memmap(self.path, dtype=_SLOT, mode="r+", shape=(local_size,))
+        self.mine = local_rank
+        self.slots["rank"][local_rank] = rank
+        self.set(WORKING)
+        self.slots["alive"][local_rank] = time.monotonic()
+        self.slots["pid"][local_rank] = os.getpid()
+
+    def set(self, state: int) -> None:
+        """Say what this rank does now, a sign of progress in itself."""
+        self.slots["state"][self.mine] = state
+        self.beat()
+
+    def beat(self) -> None:
+        """Give a sign of progress."""
+        self.slots["progress"][self.mine] = time.monotonic()
+
+    def post(self, what: str) -> None:
+        """Say what this rank failed of, for the others to find."""
+        self.slots["what"][self.mine] = what.encode("utf-8", "replace")[:400]
+
+    def forget(self) -> None:
+        """Remove the board's name; those who have it open keep it."""
+        self.path.unlink(missing_ok=True)
+
+    def failure(self, limit_s: float) -> Failure | None:
+        """Return the failure that the slots show: one that says so, a dead process, a silent one."""
+        now = time.monotonic()
+        slots = [slot for i, slot in enumerate(self.slots) if slot["pid"] and i != self.mine]
+        for slot in slots:
+            if slot["what"]:
+                return Failure(int(slot["rank"]), bytes(slot["what"]).decode("utf-8", "replace"))
+        for slot in slots:
+            if slot["state"] < LEAVING and not _runs(int(slot["pid"])):
+                return Failure(int(slot["rank"]), f"the process died (pid {slot['pid']})")
+        for slot in slots:
+            stuck = slot["state"] == WORKING and now - slot["progress"] > limit_s
+            if slot["state"] < LEAVING and (stuck or now - slot["alive"] > limit_s):
+                silent = now - min(slot["progress"], slot["alive"])
+                return Failure(int(slot["rank"]), f"the process hung: no sign of life for {silent:.0f} s")
+        return None
+
+    def place_among_survivors(self, failed: int | None) -> int:
+        """Return how many ranks of this host below this one may still be there to write the failure."""
+        return sum(
+            1 for slot in self.slots[: self.mine] if slot["pid"] and slot["rank"] != failed and _runs(int(slot["pid"]))
+        )
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def hold_signals() -> None:
+    """Block the signals that end a run, in this thread and those it starts, so that `Watch` can wait for them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+class Watch(threading.Thread):
+    """The thread that beats, watches and ends the process when the run has failed.
+
+    Parameters
+    ----------
+    board
+        The slots of this host's ranks.
+    timeout_s
+        Within which a failure has to end the run.
+    write
+        Writes a `Failure` to the result file unless another rank has done so; returns a sentence for the user.
+    """
+
+    def __init__(self, board: Board, timeout_s: float, write: Callable[[Failure], str]) -> None:
+        super().__init__(name="watch", daemon=True)
+        self.board = board
+        self.limit_s = _HUNG_SHARE * timeout_s
+        self.write = write
+        self.parent = os.getppid()
+        self.stopped = threading.Event()
+        self.ending = threading.Lock()
+
+    def run(self) -> None:
+        """Watch until `stop`, or until the run has failed."""
+        while not self.stopped.is_set():
+            taken = signal.sigtimedwait(_SIGNALS, _TICK_S)
+            self.board.slots["alive"][self.board.mine] = time.monotonic()
+            if self.stopped.is_set():
+                return
+            failure = self.board.failure(self.limit_s)
+            if failure is None and taken is not None and (self.board.slots["state"] == REFUSED).any():
+                # The launcher stops the other ranks of a job that one has refused; this one would refuse it too.
+                os._exit(1)
+            if failure is None and taken is not None:
+                # Whoever sent the signal sent it to all ranks: this one does not die, it leaves.
+                self.board.slots["state"][self.board.mine] = LEAVING
+                absent = "" if self.board.slots["pid"].all() else " before all ranks had started"
+                failure = Failure(None, f"stopped by {signal.Signals(taken.si_signo).name}{absent}")
+            if failure is None and os.getppid() != self.parent:
+                failure = Failure(None, "the launcher died")
+            if failure is not None:
+                self.end(failure)
+
+    def stop(self) -> None:
+        """Stop watching: the run is over in good order."""
+        self.board.set(LEAVING)
+        self.stopped.set()
+
+    def refuse(self) -> None:
+        """Stop watching: this rank refuses the job, and leaves after the first one, which says so."""
+        self.board.set(REFUSED)
+        self.stopped.set()
+        first, deadline = self.board.slots[0], time.monotonic() + self.limit_s
+        while self.board.mine and first["state"] < LEAVING and time.monotonic() < deadline:
+            if first["pid"] and not _runs(int(first["pid"])):
+                break
+            time.sleep(_TICK_S)
+        self.board.forget()
+
+    def end(self, failure: Failure) -> None:
+        """Write the failure, kill a hung rank of this host and leave the process with status 1."""
+        with self.ending:
+            # The lowest surviving rank writes; the others only when it does not come to it.
+            time.sleep(1.0 * min(self.board.place_among_survivors(failure.rank), 3))
+            sentence = ""
+            with contextlib.suppress(Exception):
+                sentence = self.write(failure)
+            for slot in self.board.slots:
+                if slot["rank"] == failure.rank and failure.what.startswith("the process hung"):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(slot["pid"]), signal.SIGKILL)
+            if sentence:
+                with contextlib.suppress(OSError):
+                    os.write(2, (sentence + "\n").encode())
+            self.board.slots["state"][self.board.mine] = LEAVING
+            self.board.forget()
+            # Threads of torch and a main thread inside a collective operation would keep a normal exit waiting.
+            os._exit(1)
+
+    def end_after(self, what: str | None) -> None:
+        """End after an exception of the main thread: `what` is this rank's own error, None for a lost peer."""
+        if what is not None:
+            self.board.post(what)
+            self.end(Failure(int(self.board.slots["rank"][self.board.mine]), what))
+        self.board.set(WAITING)
+        deadline = time.monotonic() + min(5.0, self.limit_s)
+        while time.monotonic() < deadline:
+            failure = self.board.failure(self.limit_s)
+            if failure is not None:
+                self.end(failure)
+            time.sleep(_TICK_S)
+        self.end(Failure(None, "the ranks lost each other, and none of this host is dead, hung or has said why"))

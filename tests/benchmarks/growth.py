@@ -1,0 +1,223 @@
+"""How cost and memory grow with the work: prints the tables, and writes them to a Markdown file when one is named.
+
+    python tests/benchmarks/growth.py [--quick] [--cluster] [REPORT.md]
+
+Every line is measured in a process of its own on one thread. Costs are processor time, so that what else the machine
+does distorts them little; import and compilation are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+TRADEOFF = {"policies": ["round_robin", "queue_aware", "locality_aware"], "slacks": 16, "levels": 8, "requests": 2_000}
+LIMIT_MIB = 768
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def measure(case: dict[str, Any]) -> None:
+    """Run one case in this process and print what it cost as JSON."""
+    import sweep
+    from sweep import block_store, stores
+
+    spent = {"write": 0.0}
+    write = block_store.BlockStore.write
+
+    def timed(*arguments: Any) -> None:
+        begin = time.thread_time()
+        write(*arguments)
+        spent["write"] += time.thread_time() - begin
+
+    block_store.BlockStore.write = timed  # type: ignore[method-assign]
+
+    def run(seeds: int, store: str | None) -> Any:
+        replicas = case.get("replicas", 4)
+        work = sweep.Workload.poisson(
+            requests=case["requests"], utilisation=0.9, replicas=replicas, sessions=500, prefixes=500
+        )
+        fleet = sweep.Fleet.one_slow(replicas, [0.1 * i for i in range(case["levels"])])
+        slack = [5.0 * i for i in range(case["slacks"])]
+        return sweep.run(work, fleet, policy=case["policies"], slack=slack, seed=seeds, store=store, workers=1)
+
+    with tempfile.TemporaryDirectory(dir=case.get("folder")) as folder:
+        run(1, f"{folder}/warm.zarr")
+        spent["write"] = 0.0
+        if "limit_mib" in case:
+            resource.setrlimit(resource.RLIMIT_DATA, (case["limit_mib"] * 2**20,) * 2)
+        store = f"{folder}/out.zarr"
+        before, begin = time.process_time(), time.monotonic()
+        ds = run(case["seeds"], store)
+        cost, wall = time.process_time() - before, time.monotonic() - begin
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        now = stores.status(store)
+        begin_open = time.process_time()
+        sweep.open(store)
+        opened = time.process_time() - begin_open
+        size = sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file())
+    found = {
+        "cells": int(ds["request_count"].size),
+        "requests": now.requests,
+        "blocks": now.blocks,
+        "cpu_s": cost,
+        "wall_s": wall,
+        "ns": 1e9 * cost / now.requests,
+        "store_share": spent["write"] / (cost - spent["write"]),
+        "peak_mib": peak,
+        "result_mib": ds.nbytes / 2**20,
+        "disk_mib": size / 2**20,
+        "open_s": opened,
+    }
+    print(json.dumps(found))
+
+
+def case(**changes: Any) -> dict[str, Any]:
+    """Return what a process of its own measured."""
+    line = [sys.executable, __file__, "--case", json.dumps({**TRADEOFF, **changes})]
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def cells_table(quick: bool) -> list[str]:
+    """Return the growth of cells, 1 to 100 times as many."""
+    lines = [
+        "| cells | simulated requests | blocks | ns per request-cell | peak memory [MiB] | store / compute | on disk [MiB] | open [s] |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for factor in (1, 10, 100):
+        found = case(seeds=(4 if quick else 160) * factor)
+        lines.append(
+            f"| {found['cells']:,} | {found['requests']:,} | {found['blocks']} | {found['ns']:.1f} | "
+            f"{found['peak_mib']:.0f} | {100 * found['store_share']:.1f} % | {found['disk_mib']:.0f} | "
+            f"{found['open_s']:.2f} |"
+        )
+    return lines
+
+
+def replicas_table(quick: bool) -> list[str]:
+    """Return the growth with replicas."""
+    lines = [
+        "| replicas | ns per request-cell | times that of 4 replicas | peak memory [MiB] | store / compute |",
+        "|---|---|---|---|---|",
+    ]
+    first = 0.0
+    for replicas in (4, 16, 64, 256):
+        found = case(seeds=2 if quick else 32, levels=1, replicas=replicas, policies=["locality_aware"])
+        first = first or found["ns"]
+        lines.append(
+            f"| {replicas} | {found['ns']:.1f} | {found['ns'] / first:.1f} | {found['peak_mib']:.0f} | "
+            f"{100 * found['store_share']:.1f} % |"
+        )
+    return lines
+
+
+def memory_line(quick: bool) -> str:
+    """Return how a result of ten times the memory limit was computed under that limit."""
+    seeds = 150 if quick else 3_900
+    found = case(seeds=seeds, requests=20, replicas=1_024, levels=8, policies=["queue_aware"], limit_mib=LIMIT_MIB)
+    return (
+        f"With the data segment limited to {LIMIT_MIB} MiB (RLIMIT_DATA), a result of {found['result_mib']:,.0f} MiB "
+        f"({found['cells']:,} cells of 1,024 replicas) was computed; peak resident memory {found['peak_mib']:.0f} MiB, "
+        f"{found['disk_mib']:,.0f} MiB on disk."
+    )
+
+
+def cluster_line(quick: bool) -> str:
+    """Return what a Dask cluster of two worker processes adds to the work."""
+    import distributed
+    import psutil
+
+    import sweep
+
+    work = sweep.Workload.poisson(requests=2_000, utilisation=0.9, replicas=4, sessions=500, prefixes=500)
+    fleet = sweep.Fleet.one_slow(4, [0.1 * i for i in range(8)])
+    settings: dict[str, Any] = {"policy": "locality_aware", "slack": [5.0 * i for i in range(16)]}
+    blocks, block_seeds = 64, 2 if quick else 150
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/scheduler.json"
+        options = ["--scheduler-file", file, "--host", "127.0.0.1", "--no-dashboard"]
+        start = [sys.executable, "-m", "dask"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, "env": ENVIRONMENT}
+        scheduler = subprocess.Popen([*start, "scheduler", "--port", "0", *options], **quiet)
+        workers = [
+            subprocess.Popen([*start, "worker", "--nthreads", "1", "--no-nanny", *options], **quiet) for _ in range(2)
+        ]
+        try:
+            with distributed.Client(scheduler_file=file) as client:
+                client.wait_for_workers(2)
+                sweep.run(work, fleet, **settings, seed=4, store=f"{folder}/warm.zarr", block_seeds=1, executor=client)
+                seeds = blocks * block_seeds
+                with distributed.get_task_stream(client) as stream:
+                    before, begin = sum(psutil.Process(scheduler.pid).cpu_times()[:2]), time.monotonic()
+                    sweep.run(
+                        work, fleet, **settings, seed=seeds, store=f"{folder}/out.zarr", block_seeds=block_seeds,
+                        executor=client,
+                    )  # fmt: skip
+                    wall = time.monotonic() - begin
+                    used = sum(psutil.Process(scheduler.pid).cpu_times()[:2]) - before
+        finally:
+            for process in (*workers, scheduler):
+                process.kill()
+                process.wait()
+    spans = [
+        span["stop"] - span["start"]
+        for task in stream.data
+        for span in task["startstops"]
+        if span["action"] == "compute"
+    ]
+    busy = sum(spans)
+    return (
+        f"{len(spans)} blocks of {busy / len(spans):.2f} s on two Dask workers of one thread: the scheduler used "
+        f"{1e3 * used / len(spans):.1f} ms of processor time per task, {100 * used / busy:.2f} % of the work; the wall "
+        f"time of {wall:.1f} s was {100 * (2 * wall / busy - 1):.1f} % beyond busy time / workers."
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Print the tables."""
+    quick = "--quick" in arguments
+    text: list[str] = []
+
+    def add(*lines: str) -> None:
+        print("\n".join(lines), flush=True)
+        text.extend(lines)
+
+    add(
+        "# Growth: what a sweep costs as it grows",
+        "",
+        f"Written by `tests/benchmarks/growth.py`; one thread of a shared {os.cpu_count()}-core machine. The grid is that "
+        "of the trade-off study: three policies, 16 slacks, 8 heterogeneities, 2,000 requests, 4 replicas, with a store "
+        "at the default block size. A request-cell is one request in one simulated cell; a policy that reads no slack is "
+        "simulated for one.",
+        "",
+        "## Cells",
+        "",
+    )
+    add(*cells_table(quick), "", "## Replicas", "", "locality_aware alone, one heterogeneity.", "")
+    add(*replicas_table(quick), "", "## Memory", "")
+    add(memory_line(quick))
+    if "--cluster" in arguments:
+        add("", "## A Dask cluster", "", cluster_line(quick))
+    for name in arguments:
+        if name.endswith(".md"):
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--case"]:
+        measure(json.loads(sys.argv[2]))
+    else:
+        main(sys.argv[1:])

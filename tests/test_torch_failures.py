@@ -1,0 +1,204 @@
+"""Two CPU ranks: a run that ends well, and every way in which one can end badly. Each test ends within its bound."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from launched import START_S, TORCHRUN, VALIDATE, at_work, ends_within, pinned, started
+
+from sweep.torch_runner import result
+
+pytest.importorskip("torch")
+
+NAME = "par-replica-load-routing_default.json"
+SMALL = ("--compute-dim", "64", "--unit-ms", "1")
+LONG = (*SMALL, "--repeats", "100000")
+REPLAY = (
+    "--mode",
+    "replay",
+    "--compute-dim",
+    "64",
+    "--requests",
+    "50",
+    "--policy",
+    "queue_aware",
+    "--repeats",
+    "100000",
+)
+
+
+def failure_in(folder: Path) -> dict[str, object]:
+    found = result.read(folder / NAME)
+    assert found["decision"] == "not_compared"
+    assert not list(folder.glob(".*"))
+    failure: dict[str, object] = found["failure"]
+    return failure
+
+
+@pinned
+def test_run__two_ranks_then_no_overwriting_then_reading(tmp_path):
+    with started(tmp_path, *TORCHRUN, *SMALL, "--repeats", "3") as process:
+        out, err = process.communicate(timeout=START_S)
+        assert process.returncode == 0, err
+    found = result.read(tmp_path / NAME)
+    rows = found["metrics"]["rows"]
+    assert [row["strategy"] for row in rows[:2]] == ["round_robin", "least_loaded"]
+    assert [row["request_cost_units_per_rank"] for row in rows[:2]] == [[6, 26], [17, 15]]
+    assert all(len(row["repeats"]["makespan_ms"]) == 3 for row in rows)
+    assert all(len(row["rank_cpu_ms"]) == 2 for row in rows)
+    assert found["prediction"]["pairs"][0]["predicted"] == pytest.approx(26 / 17, rel=0.02)
+    assert found["decision"] in ("confirmed", "not_confirmed", "inconclusive")
+    assert found["environment_profile"] == "PAR-CPU-MECHANISM"
+    assert found["evidence_level"] == "cpu_mechanism"
+    assert found["hardware"]["backend"] == "gloo"
+    assert found["hardware"]["ranks_share_device"] is False
+    assert found["failure"] is None
+    assert "round_robin / least_loaded" in out
+    with started(tmp_path, *TORCHRUN, *SMALL) as process:
+        _, err = process.communicate(timeout=START_S)
+        assert process.returncode == 1
+    assert "exists and is not overwritten" in err
+    assert json.loads((tmp_path / NAME).read_text()) == found
+
+
+@pinned
+@pytest.mark.parametrize(("victim", "run"), [(0, LONG), (1, LONG), (0, REPLAY), (1, REPLAY)])
+def test_killed_rank__is_named_by_the_survivor(tmp_path, victim, run):
+    with started(tmp_path, *TORCHRUN, *run, "--workload-id", "par-replica-load-routing") as process:
+        ranks = at_work(process)
+        ranks[victim].kill()
+        status, _, err = ends_within(process, ranks, 40)
+    assert status == 1
+    failure = failure_in(tmp_path)
+    assert failure["rank"] == victim
+    assert "died" in str(failure["what"])
+    assert f"Rank {victim} failed: the process died" in err
+
+
+@pinned
+def test_hung_rank__ends_within_the_timeout(tmp_path):
+    with started(tmp_path, *VALIDATE, *LONG, "--timeout", "20") as process:
+        ranks = at_work(process)
+        ranks[1].suspend()
+        before = time.monotonic()
+        status, out, err = ends_within(process, ranks, 40)
+        took = time.monotonic() - before
+    assert status == 1
+    failure = failure_in(tmp_path)
+    assert failure["rank"] == 1
+    assert "hung" in str(failure["what"])
+    assert took < 20 + 5
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("Error: Rank 1 failed: the process hung")
+
+
+@pinned
+@pytest.mark.parametrize(("number", "launcher"), [(signal.SIGINT, TORCHRUN), (signal.SIGTERM, VALIDATE)])
+def test_signal_to_the_launcher__ends_all(tmp_path, number, launcher):
+    with started(tmp_path, *launcher, *LONG) as process:
+        ranks = at_work(process)
+        process.send_signal(number)
+        status, _, err = ends_within(process, ranks, 40)
+    assert status != 0
+    # The launcher hands on the signal that it got.
+    assert failure_in(tmp_path) == {"rank": None, "what": f"stopped by {number.name}"}
+    if launcher is VALIDATE:
+        assert status == 130
+        assert err.strip().startswith("Interrupted: ")
+        assert "Traceback" not in err
+
+
+@pinned
+def test_killed_launcher__leaves_no_rank(tmp_path):
+    with started(tmp_path, *VALIDATE, *LONG) as process:
+        ranks = at_work(process)
+        process.kill()
+        ends_within(process, ranks, 20)
+    assert failure_in(tmp_path) == {"rank": None, "what": "the launcher died"}
+
+
+@pinned
+@pytest.mark.parametrize("late", [0, 1])
+def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late):
+    refuses = (
+        "import os, time, sweep.torch_runner.rank as r\n"
+        "from sweep.errors import InputError\n"
+        "def plan_for(job, ranks):\n"
+        f"    time.sleep(3.0 * (os.environ['RANK'] == '{late}'))\n"
+        "    raise InputError('nothing matches')\n"
+        "r.plan_for = plan_for\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    script = tmp_path / "refuses.py"
+    script.write_text(refuses)
+    boards = set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board"))
+    with started(tmp_path, *TORCHRUN[:-2], str(script)) as process:
+        _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert err.count("Error: nothing matches") == 1
+    script.unlink()
+    assert not list(tmp_path.iterdir())
+    assert set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board")) <= boards
+
+
+@pinned
+def test_error_on_one_rank__is_named(tmp_path):
+    fails = (
+        "import os, runpy, sweep.torch_runner.makespan as m\n"
+        "def measure(job, plan, group, *rest):\n"
+        "    if group.place.rank == 1: raise MemoryError('none left')\n"
+        "    group.barrier()\n"
+        "m.measure = measure\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    script = tmp_path / "fails.py"
+    script.write_text(fails)
+    with started(tmp_path, *TORCHRUN[:-2], str(script), *SMALL) as process:
+        process.communicate(timeout=START_S)
+        assert process.returncode == 1
+    script.unlink()
+    assert failure_in(tmp_path) == {"rank": 1, "what": "MemoryError: none left"}
+
+
+@pinned
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--compute-dim", "8", "--products-per-unit", "1"), "its timing is noise"),
+        (("--dtype", "bool"), "not a floating-point type"),
+        (("--speeds", "1,1,1", "--ranks", "2"), "2 ranks and 3 speeds"),
+    ],
+)
+def test_refusal__one_sentence_and_no_file(tmp_path, options, said):
+    with started(tmp_path, *VALIDATE, *options) as process:
+        out, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    assert said in err
+    assert not list(tmp_path.iterdir())
+
+
+@pinned
+@pytest.mark.parametrize(("options", "predicted"), [((), 26 / 17), (("--concurrent-sharing",), 1.0)])
+def test_ranks_that_share_a_core__in_turn_or_at_once(tmp_path, options, predicted):
+    with started(
+        tmp_path, *VALIDATE, *SMALL, *options, "--repeats", "3", cores={min(os.sched_getaffinity(0))}
+    ) as process:
+        _, err = process.communicate(timeout=START_S)
+        assert process.returncode == 0, err
+    found = result.read(tmp_path / NAME)
+    assert found["hardware"]["ranks_share_device"] is True
+    pair = found["prediction"]["pairs"][0]
+    assert pair["predicted"] == pytest.approx(predicted, rel=0.02)
+    if options:
+        assert found["decision"] != "confirmed"

@@ -1,0 +1,382 @@
+"""The replay mode: what is chosen from a Dataset, and how a measured stream is compared with its prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+
+import numpy as np
+import pytest
+from launched import START_S, TORCHRUN, pinned, started
+
+import sweep
+from sweep.errors import InputError
+from sweep.reference import load_variance_of, simulate_replica_routing, summarize_replica_service
+from sweep.torch_runner import online, replay, result
+from sweep.torch_runner.clock import now_ns, wait_until
+from sweep.torch_runner.devices import Device
+from sweep.torch_runner.group import Group, Place
+from sweep.torch_runner.job import Job
+from sweep.torch_runner.measured import Served, first_in_first_out, statistics_of
+from sweep.torch_runner.points import plan_replay
+from sweep.torch_runner.replay import Case, Replayed
+from sweep.torch_runner.report import Report, text_of
+from sweep.torch_runner.serve import Log, products_for
+
+CPU = Device("cpu", slot=0, slots=2, turn=0, turns=1, cores=(0, 1))
+#: Real ms per simulated ms, and per product: 10 simulated ms of service are 200 products.
+SCALE, PRODUCT_MS = 0.5, 0.025
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    work = sweep.Workload.poisson(requests=120, utilisation=0.8, replicas=2, sessions=12, prefixes=12)
+    fleet = sweep.Fleet.one_slow(replicas=2, heterogeneity=[0.0, 0.4])
+    ds = sweep.run(work, fleet, policy=["round_robin", "locality_aware"], slack=[0, 10], seed=[3, 5], warmup=10)
+    path = tmp_path_factory.mktemp("dataset") / "out.zarr"
+    sweep.write(ds, path)
+    return path
+
+
+# --- what is selected ---------------------------------------------------------------------------------------
+
+
+def names(path, *select):
+    return [point.name for point in plan_replay(Job(dataset=path, select=select)).points]
+
+
+def test_select__coordinates(dataset):
+    assert names(dataset, "policy=locality_aware,slack=10,heterogeneity=0.4") == [
+        "locality_aware, slack 10 ms, heterogeneity 0.4"
+    ]
+    assert names(dataset, "policy=round_robin") == ["round_robin, heterogeneity 0", "round_robin, heterogeneity 0.4"]
+    both = names(dataset, "policy=locality_aware, slack=0, heterogeneity=0", "policy=round_robin,heterogeneity=0")
+    assert both == ["locality_aware, slack 0 ms, heterogeneity 0", "round_robin, heterogeneity 0"]
+
+
+def test_select__the_two_ends_and_the_frontier(dataset):
+    ds = sweep.open(dataset)
+    means = ds.p99_queue_wait_ms.mean("seed").sel(heterogeneity=0.4)
+    worst = means.where(means == means.max(), drop=True)
+    (name,) = names(dataset, "worst,heterogeneity=0.4")
+    assert name.startswith(str(worst.policy.values[0]))
+    row = sweep.analysis.recommend(ds).iloc[1]
+    (name,) = names(dataset, "best,heterogeneity=0.4")
+    assert name.startswith(row.policy)
+    frontier = sweep.analysis.frontier(ds)
+    assert len(names(dataset, "frontier")) == len(frontier)
+    assert names(dataset) == names(dataset, "best")
+
+
+def test_select__point_is_the_cell_of_the_dataset(dataset):
+    ds = sweep.open(dataset)
+    (point,) = plan_replay(
+        Job(dataset=dataset, select=("policy=locality_aware,slack=10,heterogeneity=0.4,seed=5",))
+    ).points
+    cell = ds.sel(policy="locality_aware", slack=10, heterogeneity=0.4, seed=5)
+    found = statistics_of(point.simulated(), 2, point.warmup)
+    for name in ("p95_queue_wait_ms", "load_variance", "peak_load_variance", "makespan_ms", "cache_hit_rate"):
+        assert found[name] == pytest.approx(float(cell[name]), rel=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [
+        (
+            "policy=locality_aware,slack=7",
+            r"matches no point of the Dataset, which has policy: round_robin, .*slack: 0, 10",
+        ),
+        ("best,seed=99", "matches no point.*seed: 3, 5"),
+        ("top", "'top' is neither frontier, best or worst nor one of policy=..., slack=..., heterogeneity=..., seed="),
+        ("best,worst", "'worst' is neither"),
+    ],
+)
+def test_select__nothing(dataset, select, said):
+    with pytest.raises(InputError, match=said):
+        plan_replay(Job(dataset=dataset, select=(select,)))
+
+
+def test_dataset__that_cannot_be_replayed(dataset, tmp_path):
+    ds = sweep.open(dataset).load()
+    for attrs, said in (
+        ({"sweep_version": "0.0.1"}, "was made by sweep 0.0.1, this is"),
+        ({"engine": "token_step"}, "only points of 'timeline'"),
+    ):
+        path = tmp_path / f"{next(iter(attrs))}.zarr"
+        sweep.write(ds.assign_attrs(attrs), path)
+        with pytest.raises(InputError, match=said):
+            plan_replay(Job(dataset=path))
+    bare = tmp_path / "bare.zarr"
+    sweep.write(ds.drop_attrs(), bare)
+    with pytest.raises(InputError, match="lacks the attribute 'sweep_version'"):
+        plan_replay(Job(dataset=bare))
+    with pytest.raises(InputError, match="There are 3 ranks for 2 replicas"):
+        plan_replay(Job(dataset=dataset), 3)
+
+
+def test_stream__default_and_trace(tmp_path):
+    plan = plan_replay(Job(mode="replay"))
+    assert [point.name for point in plan.points] == ["round_robin", "queue_aware", "locality_aware"]
+    assert {len(point.requests) for point in plan.points} == {200}
+    rows = "\n".join(f"{i},{10 * i},5,," for i in range(30))
+    (tmp_path / "trace.csv").write_text("request_id,arrival_ms,service_ms,prefix_key,session_id\n" + rows)
+    plan = plan_replay(Job(trace=tmp_path / "trace.csv", requests=12, policy=("queue_aware",)), 3)
+    assert (plan.ranks, len(plan.points[0].requests)) == (3, 12)
+
+
+# --- time scale and whole products --------------------------------------------------------------------------
+
+
+def test_time_scale__mean_service_of_twenty_products():
+    plan = plan_replay(Job(mode="replay"))
+    mean = float(plan.points[0].requests.service_ms.mean())
+    assert replay.time_scale(Job(mode="replay"), plan, 2.0) * mean == pytest.approx(40.0)
+    assert replay.time_scale(Job(mode="replay"), plan, 0.001) * mean == pytest.approx(5.0)
+    with pytest.raises(InputError, match="at least 20 it can be timed"):
+        replay.time_scale(Job(mode="replay", time_scale=1.0), plan, 2.0)
+
+
+def test_products__whole_and_at_least_one():
+    (point, *_) = plan_replay(Job(mode="replay", speeds=(1.0, 0.5))).points
+    products = products_for(point, SCALE, PRODUCT_MS)
+    assert products.shape == (2, 2, 200)
+    assert products.min() >= 1
+    large = products[0, 0] > 50
+    assert np.allclose(products[0, 1][large] / products[0, 0][large], 2.0, rtol=0.02)
+    assert np.allclose(products[1, 0][large] / products[0, 0][large], 0.7, rtol=0.03)
+
+
+def test_duration__too_long_for_the_timeout():
+    plan = plan_replay(Job(mode="replay"))
+    replay.check_duration(Job(mode="replay"), plan, CPU, 1.0)
+    with pytest.raises(InputError, match="too long for --timeout 60"):
+        replay.check_duration(Job(mode="replay"), plan, CPU, 100.0)
+
+
+# --- one statistics code ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "locality_aware"])
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_statistics__equal_those_of_the_reference(policy, replicas):
+    work = sweep.Workload.poisson(requests=150, utilisation=0.9, replicas=replicas, sessions=15, prefixes=15).realise(4)
+    ds = sweep.simulate(work, np.ones(replicas), policy=policy)
+    served = Served(
+        *(ds[n].values for n in ("arrival_ms", "start_ms", "effective_service_ms", "replica_id", "cache_hit"))
+    )
+    found = statistics_of(served, replicas, warmup=5)
+    records = simulate_replica_routing(work.to_records(), replicas, policy)
+    expected = summarize_replica_service(records, replicas, warmup=5)
+    expected["load_variance"], expected["peak_load_variance"] = load_variance_of(records, replicas, warmup=5)
+    for name, value in found.items():
+        assert value == pytest.approx(expected[name], rel=1e-9, abs=1e-9), name
+    start = first_in_first_out(served.arrival, served.effective, served.replica, replicas)
+    assert start.tolist() == served.start.tolist()
+
+
+# --- a made-up measurement, whose pace is known ---------------------------------------------------------------
+
+
+def logs_of(point, pace, noise=0.0, seed=0):
+    """What ranks of that ms per product would log of a planned replay."""
+    rng = np.random.default_rng(seed)
+    plan = point.simulated()
+    products = products_for(point, SCALE, PRODUCT_MS)
+    count = products[plan.hit.astype(int), plan.replica, np.arange(len(plan.replica))]
+    took = count * np.asarray(pace)[plan.replica] * (1 + noise * rng.standard_normal(len(count)))
+    start = first_in_first_out(plan.arrival * SCALE, took, plan.replica, len(pace))
+    logs = []
+    for rank in range(len(pace)):
+        at = np.flatnonzero(plan.replica == rank)
+        columns = (at, start[at], (start + took)[at], count[at], plan.hit[at], took[at])
+        logs.append(Log(*(column.tolist() for column in columns)))
+    return logs
+
+
+def cases_of(pace, noise=0.0, **options):
+    plan = plan_replay(Job(mode="replay", **options))
+    found = []
+    for point in plan.points:
+        replays = [replay._joined(point, logs_of(point, pace, noise, seed), SCALE) for seed in range(5)]
+        found.append(Case(point, "planned", replays))
+    return plan, found
+
+
+def test_recomputed__is_exact_where_each_rank_keeps_its_pace():
+    # 20 % slower than calibrated, and unequal: the calibration is far off, the recomputed prediction is not.
+    _, cases = cases_of((0.030, 0.0275), speeds=(1.0, 0.8))
+    for case in cases:
+        compared = replay.compare_case(case, SCALE, PRODUCT_MS)
+        for measured, predicted in zip(compared.measured, compared.predicted, strict=True):
+            assert measured["p95_queue_wait_ms"] == pytest.approx(predicted["p95_queue_wait_ms"], rel=1e-6)
+            assert measured["load_variance"] == pytest.approx(predicted["load_variance"], rel=1e-6)
+        assert compared.measured[0]["p95_queue_wait_ms"] > 1.15 * compared.calibrated["p95_queue_wait_ms"]
+
+
+def test_recomputed__speeds_achieved_are_reported_beside_those_asked_for():
+    _, cases = cases_of((0.025, 0.025), speeds=(1.0, 0.8))
+    found = [replay.compare_case(case, SCALE, PRODUCT_MS) for case in cases]
+    row = replay.rows(cases, found, CPU, SCALE)[0]
+    assert row["rank_speed_asked"] == [1.0, 0.8]
+    assert row["rank_speed_achieved"] == pytest.approx([1.0, 0.8], rel=0.01)
+    assert row["rank_speed_achieved"] != [1.0, 0.8]
+    assert row["hit_service_ratio"] == pytest.approx(0.7, rel=0.01)
+    assert row["rank_busy_ms"] == pytest.approx(row["rank_cpu_ms"])
+
+
+def test_recomputed__online_is_routed_again_by_the_policy():
+    plan = plan_replay(Job(mode="replay"))
+    point = plan.points[1]
+    logs = logs_of(point, (PRODUCT_MS, PRODUCT_MS))
+    case = Case(point, "online", [replay._joined(point, logs, SCALE)])
+    predicted = replay.recomputed(case, case.replays[0], SCALE, PRODUCT_MS)
+    simulated = point.simulated()
+    assert (predicted.replica == simulated.replica).mean() > 0.95
+    # A rank that got nothing has the calibrated pace.
+    lonely = Replayed(*case.replays[0])._replace(products_per_rank=np.array([5, 0]), busy_ms=np.array([5.0, 0.0]))
+    assert np.isfinite(replay.recomputed(case, lonely, SCALE, PRODUCT_MS).start).all()
+
+
+def test_compare__judges_the_p95_and_writes_a_valid_file(tmp_path):
+    job = Job(mode="replay", output=tmp_path)
+    plan, cases = cases_of((0.026, 0.0255), noise=0.002)
+    found = [replay.compare_case(case, SCALE, PRODUCT_MS) for case in cases]
+    report = Report(job, plan.ranks)
+    report.document["metrics"]["rows"] = replay.rows(cases, found, CPU, SCALE)
+    report.document["prediction"], verdicts = replay.compare(job, cases, found, CPU)
+    report.decide(verdicts)
+    report.write()
+    document = result.read(tmp_path / "par-replica-replay_default.json")
+    assert document["decision"] == "confirmed"
+    judged = [point for point in document["prediction"]["points"] if point["verdict"] != "not_judged"]
+    assert {point["quantity"] for point in judged} == {"p95_queue_wait_ms"}
+    assert len(judged) == 3
+    assert all(point["median_absolute_error"] < 0.02 for point in judged)
+    assert all("predicted_from_calibration" in point for point in judged)
+    pairs = document["prediction"]["pairs"]
+    assert [(pair["against"], pair["strategy"]) for pair in pairs] == [
+        ("round_robin", "queue_aware"),
+        ("round_robin", "locality_aware"),
+    ]
+    assert "round_robin / queue_aware, planned" in text_of(document)
+
+
+def test_compare__busy_host_is_inconclusive():
+    _, cases = cases_of((0.026, 0.0255))
+    slow = [Case(c.point, c.routing, [r._replace(cpu_ms=0.5 * r.busy_ms) for r in c.replays]) for c in cases]
+    found = [replay.compare_case(case, SCALE, PRODUCT_MS) for case in slow]
+    _, verdicts = replay.compare(Job(mode="replay"), slow, found, CPU)
+    assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}
+    assert all("host_busy" in verdict.reason for verdict in verdicts)
+
+
+# --- the online router ----------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A desk's reports, in order."""
+
+    def __init__(self):
+        self.reports = []
+
+    def __call__(self, report):
+        self.reports.append(report)
+
+
+def test_desk__accepts_counts_hits_and_reports_when_it_will_be_empty():
+    work = sweep.Requests.from_arrays([0.0, 1.0, 2.0], [10.0, 10.0, 10.0], prefix=["a", "a", None])
+    (point,) = plan_replay(Job(mode="replay", policy=("queue_aware",))).points
+    point = dataclasses.replace(point, requests=work)
+    products = products_for(point, SCALE, PRODUCT_MS)
+    tell = Recorder()
+    desk = online.Desk(point, 0, products, PRODUCT_MS, tell)
+    before = now_ns()
+    for index in range(3):
+        desk.accept(index)
+    assert [desk.inbox.get() for _ in range(3)] == [(0, 200, False), (1, 140, True), (2, 200, False)]
+    assert [report.request for report in tell.reports] == [0, 1, 2]
+    assert (tell.reports[2].empty_ns - before) / 1e6 == pytest.approx(540 * PRODUCT_MS, abs=3.0)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "queue_aware", "locality_aware"])
+def test_router__routes_as_simulated_when_reports_come_at_once(policy):
+    work = sweep.Workload.poisson(requests=60, utilisation=0.8, replicas=2, sessions=6, prefixes=6).realise(2)
+    (point,) = plan_replay(Job(mode="replay", policy=(policy,))).points
+    point = dataclasses.replace(point, requests=work)
+    simulated = point.simulated()
+    routed, given_up = [], []
+    begin = now_ns()
+
+    def send(rank, index):
+        if index < 0:
+            return
+        routed.append(rank)
+        # What a rank that keeps the simulated pace would say at once.
+        mine = [i for i in range(index + 1) if routed[i] == rank]
+        empty = simulated.start[mine[-1]] + simulated.effective[mine[-1]]
+        router.take(rank, online.Report(0, index, begin + int(empty * 1e6)))
+
+    router = online.Router(point, 1.0, begin, tuple(os.sched_getaffinity(0)), send, given_up.append)
+    thread = threading.Thread(target=router.run)
+    thread.start()
+    thread.join(timeout=60)
+    assert given_up == []
+    assert routed == simulated.replica.tolist()
+
+
+def test_router__hands_an_error_to_the_serving_thread():
+    (point,) = plan_replay(Job(mode="replay", policy=("round_robin",))).points
+    desk = online.Desk(point, 0, products_for(point, SCALE, PRODUCT_MS), PRODUCT_MS, Recorder())
+
+    def send(rank, index):
+        raise InputError("there is no such replica")
+
+    online.Router(point, 1.0, now_ns(), tuple(os.sched_getaffinity(0)), send, desk.give_up).run()
+    with pytest.raises(InputError, match="no such replica"):
+        desk.serve_all(server=None, begin_ns=0)
+
+
+def test_online__where_it_is_not_possible():
+    (point,) = plan_replay(Job(mode="replay", policy=("queue_aware",))).points
+    board = None
+    alone = Group(Place(0, 2, 0, 2), board, 60.0)
+    assert online.why_not(point, alone, turns=1) == ""
+    assert "in turn" in online.why_not(point, alone, turns=2)
+    assert "several hosts" in online.why_not(point, Group(Place(0, 2, 0, 1), board, 60.0), turns=1)
+
+
+def test_clock__does_not_wake_early():
+    target = now_ns() + 3_000_000
+    wait_until(target, lambda: None)
+    assert now_ns() >= target
+
+
+# --- end to end -----------------------------------------------------------------------------------------------
+
+
+@pinned
+def test_replay__dataset_on_two_ranks(dataset, tmp_path):
+    pytest.importorskip("torch")
+    options = ("--dataset", str(dataset), "--select", "policy=round_robin,heterogeneity=0", "--select")
+    options += ("policy=locality_aware,slack=10,heterogeneity=0", "--requests", "40", "--compute-dim", "64")
+    with started(tmp_path, *TORCHRUN, *options, "--repeats", "2", "--warmup", "0", "--label", "test") as process:
+        out, err = process.communicate(timeout=START_S)
+        assert process.returncode == 0, err
+    found = result.read(tmp_path / "out_test.json")
+    assert [(row["policy"], row["routing"]) for row in found["metrics"]["rows"]] == [
+        ("round_robin", "planned"),
+        ("locality_aware", "planned"),
+        ("round_robin", "online"),
+        ("locality_aware", "online"),
+    ]
+    for row in found["metrics"]["rows"]:
+        assert all(sum(counts) == 40 for counts in row["repeats"]["requests_per_rank"])
+    planned, online_row = (found["metrics"]["rows"][i] for i in (0, 2))
+    # Round robin needs no report, so both ways give every rank the same requests and the same hits.
+    assert planned["request_cost_units_per_rank"] == online_row["request_cost_units_per_rank"]
+    assert planned["statistics"]["cache_hit_rate"] == online_row["statistics"]["cache_hit_rate"] > 0
+    assert len(found["prediction"]["pairs"]) == 2
+    assert "locality_aware" in out
+    assert json.loads((tmp_path / "out_test.json").read_text())["calibration"]["mean_service_products"] >= 20

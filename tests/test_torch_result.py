@@ -1,0 +1,351 @@
+"""The torch runner without torch: its plan, its options, its decision and its file."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from measured_runs import CPU, document
+
+from sweep.errors import InputError
+from sweep.intervals import t_interval
+from sweep.torch_runner import command, decision, makespan, result
+from sweep.torch_runner.devices import Device
+from sweep.torch_runner.job import Job
+from sweep.torch_runner.makespan import Timings
+from sweep.torch_runner.plan import plan_makespan
+from sweep.torch_runner.watch import Failure
+from sweep.torch_runner.work import Unit, calibrated_unit
+
+ROOT = Path(__file__).parents[1]
+
+
+# --- the plan ---------------------------------------------------------------------------------------------
+
+
+def test_plan__published_assignment():
+    plan = plan_makespan(Job())
+    assert plan.ranks == 2
+    first, second = plan.assignments[:2]
+    assert (first.strategy, second.strategy) == ("round_robin", "least_loaded")
+    assert first.units(2) == [6, 26]
+    assert second.units(2) == [17, 15]
+    assert plan.makespan_units(first) / plan.makespan_units(second) == pytest.approx(26 / 17)
+
+
+def test_plan__other_policies_follow_and_none_that_needs_locality():
+    strategies = [assignment.strategy for assignment in plan_makespan(Job()).assignments]
+    assert "queue_aware" in strategies[2:]
+    assert "locality_aware" not in strategies
+    chosen = plan_makespan(Job(policy=("locality_aware", "round_robin"))).assignments
+    assert [assignment.strategy for assignment in chosen] == ["round_robin", "least_loaded", "locality_aware"]
+
+
+def test_plan__slower_rank_repeats_its_work():
+    plan = plan_makespan(Job(speeds=(4.0, 2.0)))
+    assert plan.speeds == (1.0, 0.5)
+    assert plan.assignments[0].products(1, 10, 0.5) == [160, 140, 120, 100]
+    assert plan.makespan_units(plan.assignments[0]) == 52
+
+
+def test_plan__three_ranks():
+    plan = plan_makespan(Job(ranks=3))
+    assert plan.assignments[0].units(3) == [1 + 7 + 2, 8 + 1 + 5, 2 + 6]
+    assert sum(plan.assignments[1].units(3)) == 32
+
+
+# --- options ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ranks": 0}, "There are no ranks"),
+        ({"label": "a/b"}, "becomes a file name"),
+        ({"mode": "replicas"}, "Unknown mode"),
+        ({"unit_ms": 1.0, "products_per_unit": 2}, "exclude each other"),
+        ({"unit_ms": -1.0}, "--unit-ms must be"),
+        ({"select": ("best",)}, "give it with --dataset"),
+        ({"dataset": Path("x.zarr"), "slack": 3.0}, "--dataset and --slack exclude each other"),
+        ({"mode": "makespan", "requests": 5}, "applies only to --mode replay"),
+        ({"mode": "replay", "concurrent_sharing": True}, "applies only to --mode makespan"),
+        ({"tolerance": 1.5}, "--tolerance must be"),
+        ({"repeats": 0}, "--repeats must be"),
+        ({"speeds": (1.0, 0.0)}, "--speeds must be"),
+    ],
+)
+def test_job__mistakes(options, said):
+    with pytest.raises(InputError, match=said):
+        Job(**options)
+
+
+def test_job__service_model_without_a_trace():
+    found = CliRunner().invoke(command.main, ["--mode", "replay", "--base-ms", "3", "--dry-run"])
+    assert (found.exit_code, found.output) == (1, "Error: --base-ms applies only to --trace.\n")
+
+
+def test_job__published_spelling():
+    arguments = ["--mode", "replica_routing", "--run-label", "a100", "--workload-id", "par-x", "--output", "out"]
+    found = CliRunner().invoke(command.main, [*arguments, "--dry-run"])
+    assert found.exit_code == 0
+    assert f"Would write {Path('out') / 'par-x_a100.json'}" in found.output
+
+
+def test_job__output_may_name_the_file():
+    assert Job(output=Path("x/y.json")).result_path == Path("x/y.json")
+    assert Job().result_path == Path("reports/torch/par-replica-load-routing_default.json")
+
+
+def test_ranks_that_do_not_match_the_speeds():
+    with pytest.raises(InputError, match="There are 2 ranks and 3 speeds"):
+        plan_makespan(Job(ranks=2, speeds=(1.0, 1.0, 0.5)))
+
+
+def test_alone__says_how_to_start_it(tmp_path):
+    pytest.importorskip("torch")
+    found = CliRunner().invoke(command.main, ["--output", str(tmp_path)])
+    assert found.exit_code == 1
+    assert "There are no ranks" in found.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_run__without_torch_gives_the_plan_and_how_to_install_it(tmp_path):
+    hide = "import sys; sys.modules['torch'] = None; import importlib.util as u; find = u.find_spec; "
+    hide += "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a); "
+    code = hide + "from sweep.torch_runner.command import main; main()"
+
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(Path.home())},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    status, out, err = run("--dry-run")
+    assert (status, err) == (0, "")
+    assert "least_loaded" in out
+    assert "17" in out
+    assert "26" in out
+    assert 'pip install "sweep[torch]"' in out
+    assert "dry_run" in out
+    status, out, err = run()
+    assert (status, out) == (1, "")
+    assert 'This needs torch: pip install "sweep[torch]"' in err
+    status, out, _ = run("--preflight")
+    assert status == 0
+    assert "not installed" in out
+    assert not list(tmp_path.iterdir())
+
+
+# --- the unit ---------------------------------------------------------------------------------------------
+
+
+def test_unit__at_least_one_product():
+    assert calibrated_unit(25.0, 10.0, None) == Unit(1, 25.0, 25.0)
+    assert calibrated_unit(0.6, 10.0, None).products == 17
+    assert calibrated_unit(0.6, None, 1).ms == 0.6
+
+
+def test_unit__too_small_to_time():
+    with pytest.raises(InputError, match="its timing is noise"):
+        calibrated_unit(0.002, None, 1)
+
+
+# --- the decision -----------------------------------------------------------------------------------------
+
+
+def spread(mean, half):
+    """Five repeats with that mean and, as their t interval, that half width."""
+    return t_interval(mean + half / 1.241_663_998 * np.array([-1.0, -1.0, 0.0, 1.0, 1.0]), 0.95)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "verdict"),
+    [
+        (1.0, 0.05, "confirmed"),
+        (1.0, 0.099, "confirmed"),
+        (1.0, 0.2, "inconclusive"),
+        (1.09, 0.05, "inconclusive"),
+        (1.2, 0.05, "not_confirmed"),
+        (0.8, 0.05, "not_confirmed"),
+        (0.0, 0.0, "not_confirmed"),
+    ],
+)
+def test_judge__interval_against_tolerance(mean, half, verdict):
+    assert spread(1.0, 0.05).upper == pytest.approx(1.05)
+    found = decision.judge(spread(mean, half), 1.0, 0.10)
+    assert found.verdict == verdict
+    assert bool(found.reason) == (verdict != "confirmed")
+
+
+def test_judge__one_repeat_has_no_interval():
+    found = decision.judge(t_interval(np.array([1.0]), 0.95), 1.0, 0.1)
+    assert found.verdict == "inconclusive"
+    assert "interval too wide" in found.reason
+
+
+def test_judge__nothing_to_compare():
+    assert decision.judge(spread(0.0, 0.0), 0.0, 0.1).verdict == "inconclusive"
+    assert decision.judge(t_interval(np.array([math.nan]), 0.95), 1.0, 0.1).verdict == "inconclusive"
+
+
+def test_judge__busy_host_decides_nothing():
+    caveats = decision.busy_caveats([[10.0, 5.0], [10.0, 9.6]], [[10.0, 10.0], [10.0, 10.0]])
+    assert caveats == ["host_busy: rank 1 got 0.73 of its core, 0.95 is needed"]
+    for mean in (1.0, 3.0):
+        assert decision.judge(spread(mean, 0.01), 1.0, 0.1, caveats) == ("inconclusive", caveats[0])
+    assert decision.busy_caveats([[9.6, 10.0]], [[10.0, 10.0]]) == []
+    assert decision.busy_caveats(None, [[1.0]]) == []
+    assert decision.busy_caveats([[0.0, 9.9]], [[0.0, 10.0]]) == []
+
+
+def test_judge_sharing__is_never_confirmed():
+    assert decision.judge_sharing(spread(1.0, 0.01), 1.0, 0.1).verdict == "inconclusive"
+    assert decision.judge_sharing(spread(1.5, 0.01), 1.0, 0.1).verdict == "not_confirmed"
+
+
+def test_overall__the_worst_claim_decides():
+    said = {verdict: decision.Verdict(verdict, verdict) for verdict in ("confirmed", "inconclusive", "not_confirmed")}
+    assert decision.overall([said["confirmed"]] * 2) == ("confirmed", [])
+    assert decision.overall([said["confirmed"], said["inconclusive"]]) == ("inconclusive", ["inconclusive"])
+    assert decision.overall(said.values()) == ("not_confirmed", ["not_confirmed"])
+    assert decision.overall([decision.Verdict("not_judged")])[0] == "inconclusive"
+
+
+# --- rows and comparison, from made-up times ---------------------------------------------------------------
+
+
+def test_rows__first_two_strategies_and_units():
+    rows = document().document["metrics"]["rows"]
+    assert [row["strategy"] for row in rows[:2]] == ["round_robin", "least_loaded"]
+    assert [row["request_cost_units_per_rank"] for row in rows[:2]] == [[6, 26], [17, 15]]
+    first = rows[0]
+    assert first["max_rank_makespan_ms"] == pytest.approx(260, rel=0.01)
+    assert first["throughput_requests_per_s_proxy"] == 8 * 1000 / first["max_rank_makespan_ms"]
+    assert first["rank_elapsed_ms"] == np.median(first["repeats"]["rank_elapsed_ms"], axis=0).tolist()
+    assert first["max_rank_makespan_ms"] == np.median(first["repeats"]["makespan_ms"])
+    assert first["spread"]["smallest"] <= first["spread"]["lower"] <= first["spread"]["upper"]
+
+
+def test_rows__speed_achieved_beside_the_one_asked_for():
+    row = document(speeds=(1.0, 0.7)).document["metrics"]["rows"][0]
+    assert row["rank_speed_asked"] == [1.0, 0.7]
+    assert row["rank_speed_of_whole_products"][0] == 1.0
+    for name in ("rank_speed_of_whole_products", "rank_speed_achieved"):
+        assert row[name][1] != 0.7
+        assert row[name] == pytest.approx([1.0, 0.7], rel=0.01)
+
+
+def test_compare__confirms_the_published_ratio():
+    found = document().document
+    pair = found["prediction"]["pairs"][0]
+    assert (pair["strategy"], pair["against"]) == ("least_loaded", "round_robin")
+    assert pair["predicted"] == pytest.approx(26 / 17)
+    assert pair["measured"]["mean"] == pytest.approx(26 / 17, rel=0.01)
+    assert found["decision"] == "confirmed"
+
+
+def test_compare__noise_and_a_busy_host_are_inconclusive():
+    noisy = document(noise=0.3).document
+    assert noisy["decision"] == "inconclusive"
+    assert "interval too wide" in noisy["decision_reasons"][0]
+    busy = document(share=0.5).document
+    assert busy["decision"] == "inconclusive"
+    assert "host_busy" in busy["decision_reasons"][0]
+
+
+def test_compare__ranks_that_share_a_device_at_once():
+    job = Job(concurrent_sharing=True)
+    plan, unit = plan_makespan(job), Unit(20, 0.5, 10.0)
+    together = [Timings(np.full((5, 2), 320.0) + np.arange(5.0)[:, None], None) for _ in plan.assignments]
+    found, verdicts = makespan.compare(job, plan, Device("cuda", 0, 1, 0, 2, (0,)), unit, together)
+    assert [point["predicted"] for point in found["points"]] == [320.0] * len(plan.assignments)
+    assert {pair["predicted"] for pair in found["pairs"]} == {1.0}
+    assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}
+
+
+def test_duration__too_long_for_the_timeout():
+    with pytest.raises(InputError, match="too long for --timeout 60"):
+        makespan.check_duration(Job(), plan_makespan(Job()), CPU, Unit(1, 2000.0, 2000.0))
+
+
+# --- the file ---------------------------------------------------------------------------------------------
+
+
+def test_file__comes_back(tmp_path):
+    report = document(output=tmp_path)
+    report.write()
+    assert report.path == tmp_path / "par-replica-load-routing_default.json"
+    assert result.read(report.path) == json.loads(json.dumps(report.document))
+    assert [path.name for path in tmp_path.iterdir()] == [report.path.name]
+
+
+@pytest.mark.parametrize("place", ["decision", "hardware.torch", "metrics.rows.0.strategy", "workload.repeats"])
+def test_file__missing_field_is_named(tmp_path, place):
+    report = document(output=tmp_path)
+    report.write()
+    changed = copy.deepcopy(json.loads(report.path.read_text()))
+    *parents, last = place.split(".")
+    inner = changed
+    for name in parents:
+        inner = inner[int(name)] if name.isdigit() else inner[name]
+    del inner[last]
+    report.path.write_text(json.dumps(changed))
+    with pytest.raises(InputError, match=f"lacks the field '{place}'"):
+        result.read(report.path)
+
+
+def test_file__wrong_content_is_named(tmp_path):
+    report = document(output=tmp_path)
+    report.document["decision"] = "maybe"
+    with pytest.raises(InputError, match="field 'decision': 'maybe'"):
+        report.write()
+    assert not list(tmp_path.iterdir())
+    report.path.write_text('{"schema_version": 2}')
+    with pytest.raises(InputError, match="schema_version 2; this version of sweep reads 1"):
+        result.read(report.path)
+    report.path.write_text("{")
+    with pytest.raises(InputError, match="is not JSON"):
+        result.read(report.path)
+    with pytest.raises(InputError, match="cannot be read"):
+        result.read(tmp_path / "none.json")
+
+
+def test_file__a_failure_compares_nothing(tmp_path):
+    report = document(output=tmp_path)
+    said = report.write_failure(Failure(1, "the process died (pid 7)"))
+    assert said == f"Rank 1 failed: the process died (pid 7). Wrote {report.path}."
+    found = result.read(report.path)
+    assert found["failure"] == {"rank": 1, "what": "the process died (pid 7)"}
+    assert found["decision"] == "not_compared"
+    assert found["metrics"]["rows"] == found["prediction"]["pairs"] == []
+    found["decision"] = "confirmed"
+    with pytest.raises(InputError, match="decision"):
+        result.check(found, "it")
+
+
+def test_file__history_is_kept(tmp_path):
+    report = document(output=tmp_path)
+    report.write()
+    before = report.path.read_bytes()
+    for attempt in (report.refuse_if_taken, report.write):
+        with pytest.raises(result.Exists, match="choose another --label, or give --force"):
+            attempt()
+    # A second rank that finds a failure already written leaves it.
+    assert report.write_failure(Failure(0, "late")) == ""
+    assert report.path.read_bytes() == before
+    forced = document(output=tmp_path, force=True, tolerance=0.2)
+    forced.write()
+    assert result.read(report.path)["workload"]["tolerance"] == 0.2
+    assert forced.write_failure(Failure(0, "late")) == ""
