@@ -6,6 +6,7 @@ __version__ = version("sweep")
 
 from sweep import analysis, traces
 from sweep.errors import InputError
+from sweep.events import Breaker, Down, Drain, Slow
 from sweep.fleet import Fleet
 from sweep.policies import Policy, register
 from sweep.requests import Requests, ServiceModel
@@ -16,11 +17,15 @@ from sweep.store import write
 from sweep.workload import Workload
 
 __all__ = [
+    "Breaker",
+    "Down",
+    "Drain",
     "Fleet",
     "InputError",
     "Policy",
     "Requests",
     "ServiceModel",
+    "Slow",
     "Workload",
     "analysis",
     "compare",

@@ -83,6 +83,8 @@ GENERATED = [
         text="own: a session keeps one prefix for life; independent: each request draws its prefix.",
         shown="own",
     ),
+    Option("--adapters", group=_MADE, type=INTEGERS, text="Adapters (LoRA) that requests use; 0 = none.", shown="0"),
+    Option("--batch", group=_MADE, type=INTEGERS, text="Requests that arrive at one instant.", shown="1"),
     Option(
         "--peak-to-mean",
         group=_MADE,
@@ -185,6 +187,13 @@ CACHE_HIT_SPEEDUP = Option(
     text="Share of the service time that a cached prefix saves (timeline).",
     shown="0.3",
 )
+ADAPTER_SPEEDUP = Option(
+    "--adapter-speedup",
+    group=_ENGINE,
+    type=NUMBER,
+    text="Share of the service time saved where the request's adapter is loaded (timeline).",
+    shown="0",
+)
 STEPS = [
     Option(
         "--steps",
@@ -242,7 +251,7 @@ CONFIG = Option(
 QUIET = Option("-q", "--quiet", group=_OUTPUT, is_flag=True, text="No progress bar and no notes; warnings stay.")
 
 #: What a grid consists of: the options that `sweep run` and `sweep explain` share, and those of the one only.
-GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, *CACHES, ENGINE, CACHE_HIT_SPEEDUP, *STEPS]
+GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, *CACHES, ENGINE, CACHE_HIT_SPEEDUP, ADAPTER_SPEEDUP, *STEPS]
 MANY = [SEEDS, WARMUP, SLO, WORKERS, EXECUTOR, DASK]
 
 #: Sides that exclude each other.

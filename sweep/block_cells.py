@@ -196,9 +196,9 @@ def _run(
     lane: int,
     totals: Totals,
 ) -> None:
-    if policy.name not in RULES:
+    if policy.label not in RULES:
         raise InputError(
-            f"Policy {policy.name!r} does not know caches of blocks yet; those that do: {', '.join(RULES)}."
+            f"Policy {policy.label!r} does not know caches of blocks yet; those that do: {', '.join(RULES)}."
         )
     kind, size, caches = scratch.caches(capacity)
     block_cache.run_block_cell(

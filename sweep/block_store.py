@@ -217,7 +217,8 @@ def _chunks_of(
 
     Of the reasons only the chunks that hold one of the policy's own are written: the others are empty for ever.
     """
-    own = {grid.reasons.index(reason) // layout.reason for reason in grid.policies[policy].rule.reasons}
+    reasons = grid.policies[policy].reasons(grid.workload.has_adapters)
+    own = {grid.reasons.index(reason) // layout.reason for reason in reasons}
     for variable in grid.variables.values():
         if variable.dims == ("reason",):
             for chunk in sorted(own):

@@ -188,17 +188,18 @@ def simulate(
     # Slack, heterogeneity and, where it is a dimension, the capacity of the caches.
     simulated = (slice(None),) * (3 if grid.settings.cache_axis else 2)
     results = [empty(grid, shape) for _ in chosen]
-    rows = [[grid.reasons.index(reason) for reason in policy.rule.reasons] for policy in chosen]
+    rows = [[grid.reasons.index(reason) for reason in policy.reasons(grid.workload.has_adapters)] for policy in chosen]
     requests_done = 0
     for position, seed in enumerate(seeds):
         for place, workload in zip(places, points, strict=True):
             stream = prepared(workload.realise(seed), grid.settings)
             for policy, result, reasons in zip(chosen, results, rows, strict=True):
-                found = cells(stream, speeds, policy, slacks, seed, grid.engine, grid.settings, scratch, stop)
+                events = grid.fleet.events
+                found = cells(stream, speeds, policy, slacks, seed, grid.engine, grid.settings, scratch, stop, events)
                 for name, values in found.items():
                     target = result[name][(*simulated, *place, position)]
                     if grid.variables[name].dims == ("reason",):
-                        target[..., reasons] = values
+                        target[..., reasons[: values.shape[-1]]] = values
                     else:
                         target[...] = values
                 requests_done += len(stream.requests) * found["request_count"].size

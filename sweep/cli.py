@@ -39,14 +39,15 @@ if TYPE_CHECKING:
 #: A package that comes with an extra, and that extra.
 _EXTRAS = {"matplotlib": "plot", "seaborn": "plot", "jinja2": "plot", "h5netcdf": "netcdf", "h5py": "netcdf"}
 _EXTRAS |= {"torch": "torch", "jsonschema": "torch", "distributed": "cluster", "fsspec": "cluster"}
-_STUDIES = ("tradeoff", "dplb", "replicas", "real_traces", "validate")
+_STUDIES = ("tradeoff", "dplb", "replicas", "real_traces", "herd", "failover", "validate")
 _LIMIT = Option("--limit", group="Output", type=INTEGER, text="Requests to list, from the first.", shown="20")
+_SPEEDUPS = ("cache_hit_speedup", "adapter_speedup")
 _CACHES = ("cache_blocks", "eviction", "cache_visible")
 _RUN_SETTINGS = (
     "policy",
     "engine",
     "slack",
-    "cache_hit_speedup",
+    *_SPEEDUPS,
     "warmup",
     "slo_ms",
     "steps",
@@ -317,7 +318,7 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
         arguments.only_one(found, str(option.name))
     fleet = arguments.make_fleet(found)
     requests = arguments.make_workload(found, fleet.replicas).realise(seed)
-    explained = ("engine", "cache_hit_speedup", "steps", "step_ms", *_CACHES)
+    explained = ("engine", *_SPEEDUPS, "steps", "step_ms", *_CACHES)
     settings = {name: found[name] for name in explained if name in found}
     if "cache_blocks" in settings:
         settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
@@ -326,7 +327,7 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
     if not found.get("quiet"):
         slack_text = f", slack {slack:g} ms" if policy.rule.reads_slack else ""
         click.echo(f"{policy.label}{slack_text}, seed {seed}: {len(requests):,} requests, {_speeds_text(speeds)}.\n")
-    click.echo(listings.reason_table(ds, policy.rule.reasons))
+    click.echo(listings.reason_table(ds, policy.reasons(requests.adapter is not None)))
     if limit:
         click.echo("\n" + listings.request_table(ds, requests, slack, limit))
     if output is not None:
@@ -408,6 +409,8 @@ def study(ctx: click.Context, /, **_: Any) -> None:
     dplb: round robin against least load over token steps, the published table and then over seeds.
     replicas: throughput and P99 against the number of replicas.
     real_traces: slack and cache size on every public trace that is here.
+    herd: freshness of the routers' view, local correction and several routers.
+    failover: lost work and recovery when a replica goes down, over heartbeats.
     validate: what `sweep validate` measured in reports/torch, against its prediction.
     """
     found = arguments.given(ctx)

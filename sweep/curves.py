@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: A policy that reads no slack and lies farther than this factor from all that do is named in a corner, not drawn.
 _FAR = 1.6
+#: Policies in a row of the key.
+_KEY_COLUMNS = 4
 _MARKERS = "sD^vPX*<>h"
 
 
@@ -181,7 +183,8 @@ def lines(ds: xr.Dataset, along: str, quantities: Sequence[str], level: float = 
     ]
     if overloaded.any():
         notes.append("Hollow: a replica does not keep up (mean offered load >= 1), so waits depend on the run length.")
-    panel, space, left, top = (3.5, 2.7), 0.75, 0.75, 1.05 if title else 0.75
+    key_height = 0.2 * math.ceil(len(labels) / _KEY_COLUMNS)
+    panel, space, left, top = (3.5, 2.7), 0.75, 0.75, key_height + (0.85 if title else 0.55)
     width = max(left + len(spreads) * (panel[0] + space) - space + 0.3, 6.4)
     below = caption_height(notes, width, 0.3) + 0.15
     height = top + panel[1] + 0.6 + below
@@ -350,4 +353,6 @@ def _key(
         Line2D([], [], color=colour, marker=marker, ms=6, lw=0 if label in without_line else 1.3)
         for label, (colour, marker) in styles.items()
     ]
-    figure.legend(marks, list(styles), loc="upper left", bbox_to_anchor=at, ncols=4, borderaxespad=0, borderpad=0)
+    figure.legend(
+        marks, list(styles), loc="upper left", bbox_to_anchor=at, ncols=_KEY_COLUMNS, borderaxespad=0, borderpad=0
+    )

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 from sweep import block_cells
 from sweep.block_cells import ChainedStream, uses_blocks
 from sweep.errors import InputError, number, whole
+from sweep.events import Events
 from sweep.kernels import statistics, timeline, token_step
+from sweep.kernels.router import Fates
 from sweep.kernels.user_rule import engine_for
 from sweep.policies import Policy
 from sweep.requests import Requests
+from sweep.routing import check_policy, needs_router, outcome_statistics, ring_of, run_cell
 from sweep.rules_api import parameters_type
-from sweep.variables import VARIABLES
+from sweep.variables import FAILURES, MIGRATIONS, VARIABLES
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -60,6 +63,7 @@ class Settings:
     slo_ms: float | None = None
     steps: int | None = None
     step_ms: float = 1.0
+    adapter_speedup: float = 0.0
     #: Capacities [blocks] of a replica's cache; () = not given. They are a dimension if ``cache_axis``.
     cache_blocks: tuple[float, ...] = ()
     cache_axis: bool = False
@@ -69,6 +73,7 @@ class Settings:
     def __post_init__(self) -> None:
         block_cells.check(self.eviction, self.cache_visible)
         number("cache_hit_speedup", self.cache_hit_speedup, at_least=0, at_most=1)
+        number("adapter_speedup", self.adapter_speedup, at_least=0, at_most=1)
         whole("warmup", self.warmup)
         number("step_ms", self.step_ms, above=0)
         if self.slo_ms is not None:
@@ -77,10 +82,13 @@ class Settings:
             whole("steps", self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON-safe values; those of caches only where they are not the default."""
+        """Return the settings as JSON-safe values; those of caches and adapters only where they are not the default.
+
+        A grid without them keeps its fingerprint.
+        """
         found = asdict(self)
         found["cache_blocks"] = ["inf" if np.isinf(size) else int(size) for size in self.cache_blocks]
-        for name in ("cache_blocks", "cache_axis", "eviction", "cache_visible"):
+        for name in ("adapter_speedup", "cache_blocks", "cache_axis", "eviction", "cache_visible"):
             if getattr(self, name) == getattr(type(self), name):
                 del found[name]
         return found
@@ -111,8 +119,8 @@ class Scratch:
 class Stream(NamedTuple):
     """A stream as the kernels take it, prepared once for all of its cells.
 
-    Built-in rules only ask whether an id was seen before, so ids that occur once are dropped. A user's rule sees the
-    ids themselves, numbered in order of first appearance.
+    The lane engine only asks whether an id was seen before, so ids that occur once are dropped. The others, in full,
+    see the ids themselves, numbered in order of first appearance.
     """
 
     requests: Requests
@@ -124,9 +132,9 @@ class Stream(NamedTuple):
     sessions: int
 
     @classmethod
-    def of(cls, requests: Requests, policy: Policy | None = None) -> Stream:
-        """Return the stream of `requests`, for built-in rules or for a policy that is a user's rule."""
-        numbered = _by_appearance if policy and policy.rule.function else _recurring
+    def of(cls, requests: Requests, *, in_full: bool = False) -> Stream:
+        """Return the stream of `requests`, for the lane engine or, in full, for those that see the ids themselves."""
+        numbered = _by_appearance if in_full else _recurring
         prefix, prefixes = numbered(requests.prefix)
         session, sessions = numbered(requests.session)
         return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
@@ -176,6 +184,7 @@ def cells(
     settings: Settings,
     scratch: Scratch | None = None,
     stop: Callable[[], bool] = lambda: False,
+    events: Events | None = None,
 ) -> Arrays:
     """Simulate one stream under one policy for every slack and row of `speeds`.
 
@@ -191,6 +200,8 @@ def cells(
         Memory to use again between calls of one thread.
     stop
         Asked between kernel calls.
+    events
+        What happens to the replicas.
 
     Raises
     ------
@@ -204,23 +215,38 @@ def cells(
         return _token_cells(stream.requests, speeds, policy, settings, stop)
     scratch = scratch or Scratch()
     if isinstance(stream, ChainedStream):
+        _check_blocks_alone(stream.requests, events)
         return _block_cells(stream, speeds, policy, slack, settings, scratch, stop)
-    if policy.rule.function:
-        stream = Stream.of(stream.requests, policy)
-    run = _user_lanes if policy.rule.function else _built_in_lanes
+    check_policy(policy, stream.requests, speeds.shape[1], events)
+    run = _runner_of(policy, events, stream.requests)
+    if run is not _built_in_lanes:
+        stream = Stream.of(stream.requests, in_full=True)
+    extras: list[dict[str, float]] = []
     shape = (len(slack), len(speeds))
     lane_slack = np.repeat(slack, len(speeds))
     lane_speed = np.tile(speeds, (len(slack), 1))
-    out = statistics.new_statistics(len(lane_slack), speeds.shape[1], len(policy.rule.reasons))
+    out = statistics.new_statistics(
+        len(lane_slack), speeds.shape[1], len(policy.reasons(stream.requests.adapter is not None))
+    )
     slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
-    for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), user=policy.rule.function is not None):
+    for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), single=run is not _built_in_lanes):
         if stop():
             raise Stopped
         record, tile = scratch.record(len(stream.arrival), high - low)
-        run(stream, policy, lane_speed[low:high], lane_slack[low:high], seed, settings, record)
+        fates = run(stream, policy, lane_speed[low:high], lane_slack[low:high], seed, settings, record, events)
         part = statistics.Statistics(*(array[low:high] for array in out))
-        statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)
-    return _named(out, shape, settings)
+        if fates is None:
+            statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)
+        else:
+            extras.append(outcome_statistics(stream, policy, record, tile, fates, settings, slo, events, part))
+    extra = {name: np.array([lane[name] for lane in extras]) for name in (extras[0] if extras else ())}
+    return _named(out, shape, settings) | _typed(extra, "timeline", shape)
+
+
+def _check_blocks_alone(requests: Requests, events: Events | None) -> None:
+    if events is not None or requests.adapter is not None:
+        what = "Events of a fleet" if events is not None else "Adapters"
+        raise InputError(f"{what} do not go with caches of blocks yet; leave out the one or the other.")
 
 
 def _block_cells(
@@ -244,16 +270,25 @@ def _block_cells(
 
 
 def record_of(
-    requests: Requests, speeds: Array, policy: Policy, slack: float, seed: int, settings: Settings
-) -> tuple[statistics.Record, Array]:
-    """Return the record of one cell of the timeline engine, and per request whether it was a cache hit."""
+    requests: Requests,
+    speeds: Array,
+    policy: Policy,
+    slack: float,
+    seed: int,
+    settings: Settings,
+    events: Events | None = None,
+) -> tuple[statistics.Record, Array, Fates | None]:
+    """Return the record of one cell of the timeline engine, per request whether it was a cache hit, and its fate."""
+    check_policy(policy, requests, len(speeds), events)
     if uses_blocks(requests, settings):
+        _check_blocks_alone(requests, events)
         record = block_cells.block_record_of(ChainedStream.of(requests), speeds, policy, slack, settings)
-        return record, (record.route[:, 0] & 1).astype(bool)
+        return record, (record.route[:, 0] & 1).astype(bool), None
     record, _ = statistics.new_record(len(requests), 1)
-    run = _user_lanes if policy.rule.function else _built_in_lanes
-    run(Stream.of(requests, policy), policy, speeds[np.newaxis], np.array([slack]), seed, settings, record)
-    return record, (record.route[:, 0] & 1).astype(bool)
+    run = _runner_of(policy, events, requests)
+    stream = Stream.of(requests, in_full=run is not _built_in_lanes)
+    fates = run(stream, policy, speeds[np.newaxis], np.array([slack]), seed, settings, record, events)
+    return record, (record.route[:, 0] & 1).astype(bool), fates
 
 
 class TokenRecord(NamedTuple):
@@ -289,15 +324,43 @@ def _by_appearance(ids: Array) -> tuple[Array, int]:
     return rank[position], int(np.count_nonzero(known >= 0))
 
 
-def _lane_groups(stream: Stream, replicas: int, lanes: int, *, user: bool) -> list[tuple[int, int]]:
+def _lane_groups(stream: Stream, replicas: int, lanes: int, *, single: bool) -> list[tuple[int, int]]:
     words = (replicas + 63) // 64
     per_lane = 8 * (3 * len(stream.arrival) + stream.prefixes * words + stream.sessions + 2 * replicas)
-    together = 1 if user else int(np.clip(_SCRATCH_BYTES // max(per_lane, 1), 1, timeline.LANES))
+    together = 1 if single else int(np.clip(_SCRATCH_BYTES // max(per_lane, 1), 1, timeline.LANES))
     return list(pairwise([*range(0, lanes, together), lanes]))
 
 
+def _runner_of(policy: Policy, events: Events | None, requests: Requests) -> Callable[..., Fates | None]:
+    """Return the engine of a policy: many cells at a time where it has one, else one by one."""
+    if policy.rule.function:
+        return _user_lanes
+    return _routed_lanes if needs_router(policy, events, requests) else _built_in_lanes
+
+
+def _routed_lanes(
+    stream: Stream,
+    policy: Policy,
+    speed: Array,
+    slack: Array,
+    seed: int,
+    settings: Settings,
+    record: Any,
+    events: Events | None,
+) -> Fates:
+    ring = ring_of(policy, speed.shape[1], seed)
+    return run_cell(stream, policy, speed[0], float(slack[0]), seed, settings, record, ring, events)
+
+
 def _built_in_lanes(
-    stream: Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
+    stream: Stream,
+    policy: Policy,
+    speed: Array,
+    slack: Array,
+    seed: int,
+    settings: Settings,
+    record: Any,
+    events: Events | None,
 ) -> None:
     timeline.run_lanes(
         _TIMELINE_RULES[policy.name],
@@ -311,7 +374,14 @@ def _built_in_lanes(
 
 
 def _user_lanes(
-    stream: Stream, policy: Policy, speed: Array, slack: Array, seed: int, settings: Settings, record: Any
+    stream: Stream,
+    policy: Policy,
+    speed: Array,
+    slack: Array,
+    seed: int,
+    settings: Settings,
+    record: Any,
+    events: Events | None,
 ) -> None:
     from numba.core.errors import NumbaError
 
@@ -359,10 +429,9 @@ def _named(out: statistics.Statistics, shape: tuple[int, ...], settings: Setting
 
 def _typed(per_cell: Arrays, engine: str, shape: tuple[int, ...]) -> Arrays:
     """Return the arrays with the integer variables as integers and the leading axis split into `shape`."""
+    known = VARIABLES[engine] | MIGRATIONS | FAILURES
     return {
-        name: array.astype(np.int64 if VARIABLES[engine][name].integer else np.float64).reshape(
-            *shape, *array.shape[1:]
-        )
+        name: array.astype(np.int64 if known[name].integer else np.float64).reshape(*shape, *array.shape[1:])
         for name, array in per_cell.items()
     }
 

@@ -128,7 +128,7 @@ def _is_dead(owner: str) -> bool:
     try:
         process = psutil.Process(pid)
         # A clock that was put right moves the start a little.
-        return process.status() == psutil.STATUS_ZOMBIE or abs(process.create_time() - start) > 10
+        return bool(process.status() == psutil.STATUS_ZOMBIE or abs(process.create_time() - start) > 10)
     except psutil.NoSuchProcess:
         return True
 

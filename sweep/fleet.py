@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sweep.errors import InputError, distinct, number, whole
+from sweep.events import Breaker, Event, Events
 
 FloatArray = NDArray[np.float64]
 Levels = float | Sequence[float] | NDArray[Any]
@@ -45,10 +46,11 @@ class Fleet:
     Fleet(2 replicas, heterogeneity=[0.3333333333333333])
     """
 
-    __slots__ = ("_heterogeneity", "_speeds")
+    __slots__ = ("_events", "_heterogeneity", "_speeds")
 
     _speeds: FloatArray
     _heterogeneity: FloatArray
+    _events: Events | None
 
     def __init__(self, speeds: ArrayLike, heterogeneity: Levels | None = None) -> None:
         self._speeds = _checked_speeds(speeds)
@@ -64,6 +66,7 @@ class Fleet:
             )
         self._heterogeneity = np.array(levels)
         self._speeds.flags.writeable = self._heterogeneity.flags.writeable = False
+        self._events = None
 
     @property
     def speeds(self) -> FloatArray:
@@ -171,19 +174,85 @@ class Fleet:
             raise InputError(f"speeds must be one row, got {len(fleet.speeds)}; Fleet(speeds) takes several.")
         return fleet
 
+    @property
+    def events(self) -> Events | None:
+        """Return what happens to the replicas in a run, if anything does."""
+        return self._events
+
+    def with_events(
+        self,
+        events: Iterable[Event],
+        *,
+        heartbeat_ms: float = 100.0,
+        misses: int = 3,
+        retries: int = 1,
+        breaker: Breaker | None = None,
+        no_replica: str = "wait",
+        window_ms: float = 1000.0,
+    ) -> Fleet:
+        """Return this fleet with replicas that fail, drain or slow down in every run; timeline engine only.
+
+        Nobody foresees an event. Routers learn of its start, and of its end, ``heartbeat_ms * misses`` later and keep
+        sending until then. Work lost with a replica is retried elsewhere when the failure is detected, work refused by
+        a draining replica at once.
+
+        Parameters
+        ----------
+        events
+            `sweep.Down`, `sweep.Drain` and `sweep.Slow`, at most one at a time per replica.
+        heartbeat_ms, misses
+            How often replicas report that they are there, and how many reports must be missed.
+        retries
+            How often a request is sent again; then it counts as lost.
+        breaker
+            A `sweep.Breaker` that each router keeps for each replica.
+        no_replica
+            What a request does when its router holds no replica to be up: ``"wait"`` until one may be, or ``"lose"``.
+        window_ms
+            Length of the sliding window over which ``recovery_ms`` measures the P95 wait.
+
+        Raises
+        ------
+        InputError
+            For an event of a replica that does not exist or that overlaps another, or a setting out of range.
+
+        Examples
+        --------
+        >>> import sweep
+        >>> fleet = sweep.Fleet.fixed([1.0, 1.0]).with_events([sweep.Down(1, 500.0, 900.0)], heartbeat_ms=50)
+        >>> fleet.events.delay_ms
+        150.0
+        """
+        fleet = Fleet(self.speeds, self.heterogeneity)
+        fleet._events = Events.of(
+            events,
+            self.replicas,
+            breaker,
+            heartbeat_ms=heartbeat_ms,
+            misses=misses,
+            retries=retries,
+            no_replica=no_replica,
+            window_ms=window_ms,
+        )
+        return fleet
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-safe dict from which `from_dict` rebuilds the fleet exactly."""
-        return {"speeds": self.speeds.tolist(), "heterogeneity": self.heterogeneity.tolist()}
+        content: dict[str, Any] = {"speeds": self.speeds.tolist(), "heterogeneity": self.heterogeneity.tolist()}
+        return content if self.events is None else content | {"events": self.events.to_dict()}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Fleet:
         """Return the fleet that `to_dict` wrote; `InputError` for anything else."""
-        if not isinstance(content, Mapping) or set(content) != {"speeds", "heterogeneity"}:
+        if not isinstance(content, Mapping) or set(content) - {"events"} != {"speeds", "heterogeneity"}:
             raise InputError(f"A stored fleet has the keys 'speeds' and 'heterogeneity', got {content!r:.80}.")
-        return cls(**content)
+        fleet = cls(content["speeds"], content["heterogeneity"])
+        if "events" in content:
+            fleet._events = Events.from_dict(content["events"], fleet.replicas)
+        return fleet
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 (hex) of the speeds and heterogeneities."""
+        """Return a SHA-256 (hex) of the speeds, heterogeneities and events."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -194,11 +263,12 @@ class Fleet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle would not keep the read-only flags.
-        return (Fleet, (self.speeds, self.heterogeneity))
+        return (Fleet.from_dict, (self.to_dict(),))
 
     def __repr__(self) -> str:
+        happening = f", {len(self.events.events)} events" if self.events else ""
         noun = "replica" if self.replicas == 1 else "replicas"
-        return f"Fleet({self.replicas} {noun}, heterogeneity={self.heterogeneity.tolist()})"
+        return f"Fleet({self.replicas} {noun}, heterogeneity={self.heterogeneity.tolist()}{happening})"
 
 
 # Far beyond any fleet, and near enough to 1 that no service time or number of tokens overflows.

@@ -18,7 +18,7 @@ from sweep.errors import InputError, distinct, number, one_of, whole
 from sweep.fleet import Fleet
 from sweep.kernels.jit import sources_hash
 from sweep.policies import Policy, as_policies
-from sweep.variables import ENGINES, OF_BLOCKS, VARIABLES, Variable
+from sweep.variables import ENGINES, FAILURES, MIGRATIONS, OF_BLOCKS, VARIABLES, Variable
 from sweep.workload import Workload
 
 
@@ -57,6 +57,8 @@ class Grid:
         if not isinstance(fleet, Fleet):
             raise InputError(f"fleet must be a sweep.Fleet, got {type(fleet).__name__}.")
         one_of("engine", engine, ENGINES)
+        if fleet.events is not None and engine != "timeline":
+            raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
         policies = as_policies(policy, engine)
         return cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
 
@@ -94,7 +96,8 @@ class Grid:
     @cached_property
     def reasons(self) -> tuple[str, ...]:
         """Return the reasons of all policies, each once, in the order in which they first occur."""
-        return tuple(dict.fromkeys(reason for policy in self.policies for reason in policy.rule.reasons))
+        adapters = self.workload.has_adapters
+        return tuple(dict.fromkeys(reason for policy in self.policies for reason in policy.reasons(adapters)))
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
@@ -104,7 +107,9 @@ class Grid:
             wanted.pop("slo_attainment", None)
         if not (self.settings.cache_blocks or self.workload.has_blocks):
             wanted = {name: variable for name, variable in wanted.items() if name not in OF_BLOCKS}
-        return wanted
+        if any(policy.name == "migrate" for policy in self.policies):
+            wanted |= MIGRATIONS
+        return wanted if self.fleet.events is None else wanted | FAILURES
 
     @property
     def cell_count(self) -> int:

@@ -52,6 +52,7 @@ def _identity(grid: Grid) -> dict[str, Any]:
         "slack": list(grid.slack),
         "heterogeneity": grid.fleet.heterogeneity.tolist(),
         "seeds": list(grid.seeds),
+        "events": None if grid.fleet.events is None else grid.fleet.events.to_dict(),
     }
 
 
@@ -65,7 +66,7 @@ def grid_of(stored: Mapping[str, Any]) -> Grid:
     """
     return Grid(
         Workload.from_dict(stored["workload"]),
-        Fleet(stored["speeds"], stored["heterogeneity"]),
+        Fleet.from_dict({name: stored[name] for name in ("speeds", "heterogeneity", "events") if stored[name]}),
         tuple(map(Policy.parse, stored["policies"])),
         tuple(stored["slack"]),
         tuple(stored["seeds"]),
@@ -135,10 +136,9 @@ def united(stored: Grid, grid: Grid) -> Grid:
     """Return the stored grid with what `grid` adds to its policies, slacks, heterogeneities and seeds at the ends."""
     levels = stored.fleet.heterogeneity.tolist()
     added = [row for row, level in enumerate(grid.fleet.heterogeneity.tolist()) if level not in levels]
-    fleet = Fleet(
-        np.concatenate([stored.fleet.speeds, grid.fleet.speeds[added]]),
-        [*levels, *grid.fleet.heterogeneity[added].tolist()],
-    )
+    speeds = np.concatenate([stored.fleet.speeds, grid.fleet.speeds[added]])
+    content = {"speeds": speeds, "heterogeneity": [*levels, *grid.fleet.heterogeneity[added].tolist()]}
+    fleet = Fleet.from_dict(stored.fleet.to_dict() | content)
     labels = {policy.label for policy in stored.policies}
     return replace(
         stored,

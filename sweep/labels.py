@@ -28,8 +28,10 @@ def coordinates(grid: Grid) -> dict[str, Labels]:
     coords["reads_slack"] = (("policy",), reads_slack, described["reads_slack"])
     if any(variable.dims == ("reason",) for variable in grid.variables.values()):
         coords["reason"] = (("reason",), np.asarray(grid.reasons), described["reason"])
-    for key in dict.fromkeys(key for policy in grid.policies for key in policy.parameters):
-        values = np.array([policy.parameters.get(key, np.nan) for policy in grid.policies], np.float64)
+    for key in dict.fromkeys(key for policy in grid.policies for key in policy.changed):
+        found = [policy.parameters.get(key) for policy in grid.policies]
+        nothing: Any = "" if any(isinstance(value, str) for value in found) else np.nan
+        values = np.array([nothing if value is None else value for value in found])
         coords[key] = (("policy",), values, {"long_name": f"policy parameter {key}"})
     return coords
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sweep.console import Column, label_text, number_column, table, unit_text
-from sweep.policies import Rule
+from sweep.rule import Rule, shown
 from sweep.variables import VARIABLES
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def request_table(ds: xr.Dataset, requests: Requests, slack: float, limit: int) 
 
 def rule_text(rule: Rule, width: int) -> str:
     """Return a catalogue entry as a paragraph of at most `width` columns."""
-    parameters = [f"{name}={spec.default:g} ({spec.sentence})" for name, spec in rule.parameters.items()]
+    parameters = [f"{name}={shown(spec.default)} ({spec.sentence})" for name, spec in rule.parameters.items()]
     if rule.reads_slack:
         parameters.insert(0, "slack (the dimension of that name)")
     facts = {

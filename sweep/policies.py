@@ -10,85 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweep.errors import InputError, distinct, number, unknown
+from sweep.router_rules import BUILT_IN
+from sweep.rule import Parameter, Rule, RuleFunction, shown
 
-RuleFunction = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a policy: its default, the range allowed and a sentence."""
-
-    default: float
-    sentence: str = ""
-    at_least: float | None = None
-    at_most: float | None = None
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One entry of the catalogue: what a policy does, what it reads and where it comes from.
-
-    ``reasons`` are the values of ``route_reason`` in the order of the codes that the kernels record.
-    ``function`` is a user's own rule (see `register`); the built-in rules live in the kernels.
-    """
-
-    name: str
-    sentence: str
-    engines: tuple[str, ...]
-    reasons: tuple[str, ...]
-    signals: str
-    ties: str
-    source: str
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    reads_slack: bool = False
-    function: RuleFunction | None = None
-
-
-_BUILT_IN = (
-    Rule(
-        "round_robin",
-        "Request i goes to replica i mod R.",
-        engines=("timeline", "token_step"),
-        reasons=("round_robin",),
-        signals="none",
-        ties="none",
-        source="nginx and vLLM production-stack `roundrobin`; the DPLB baseline",
-    ),
-    Rule(
-        "queue_aware",
-        "The replica with the smallest queue wait.",
-        engines=("timeline",),
-        reasons=("shortest_queue",),
-        signals="queue wait, live",
-        ties="lowest index",
-        source="least work; equals the central queue M/M/c on equal replicas",
-    ),
-    Rule(
-        "locality_aware",
-        "The session's owner, else a replica that holds the prefix, if its queue wait is within `slack` "
-        "of the shortest; else the shortest queue.",
-        engines=("timeline",),
-        reasons=("sticky_session", "prefix_locality", "queue_fallback"),
-        signals="queue wait, session owner, prefix caches, live",
-        ties="smaller wait, then lowest index",
-        source="PAR-REPLICA serving replica routing",
-        reads_slack=True,
-    ),
-    Rule(
-        "least_load",
-        "The replica with the smallest load: queued tokens plus `in_service_weight` times those in service.",
-        engines=("token_step",),
-        reasons=("least_load",),
-        signals="tokens queued and in service, live",
-        ties="lowest index",
-        source="DPLB least load; weight 0.5 is its discounted in-flight variant",
-        parameters={
-            "in_service_weight": Parameter(1.0, "weight of the tokens in service", at_least=0.0),
-        },
-    ),
-)
-
-_RULES: dict[str, Rule] = {rule.name: rule for rule in _BUILT_IN}
+_RULES: dict[str, Rule] = {rule.name: rule for rule in BUILT_IN}
 
 
 def catalogue() -> tuple[Rule, ...]:
@@ -129,7 +54,7 @@ class Policy:
     """
 
     name: str
-    parameters: Mapping[str, float]
+    parameters: Mapping[str, float | str]
     # Held, not looked up: a policy that travels to another process takes its rule along.
     rule: Rule = field(compare=False, repr=False)
 
@@ -141,12 +66,7 @@ class Policy:
                     raise InputError(f"Policy {name!r} has no parameters, got {key!r}.")
                 raise unknown(f"parameter of policy {name!r}", key, rule.parameters)
         values = {
-            key: number(
-                f"Parameter {key!r} of policy {name!r}",
-                parameters.get(key, spec.default),
-                at_least=spec.at_least,
-                at_most=spec.at_most,
-            )
+            key: spec.checked(f"Parameter {key!r} of policy {name!r}", parameters.get(key, spec.default))
             for key, spec in rule.parameters.items()
         }
         object.__setattr__(self, "name", name)
@@ -159,12 +79,17 @@ class Policy:
     @property
     def label(self) -> str:
         """Return the name, followed by the parameters that differ from their defaults."""
-        changed = [
-            f"{key}={value:g}" if float(f"{value:g}") == value else f"{key}={value!r}"
-            for key, value in self.parameters.items()
-            if value != self.rule.parameters[key].default
-        ]
+        changed = [f"{key}={shown(self.parameters[key])}" for key in self.changed]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Return the names of the parameters that differ from their defaults."""
+        return tuple(key for key, value in self.parameters.items() if value != self.rule.parameters[key].default)
+
+    def reasons(self, adapters: bool) -> tuple[str, ...]:
+        """Return the reasons of the rule, in order of their codes; one more where requests have adapters."""
+        return (*self.rule.reasons, *(self.rule.adapter_reasons if adapters else ()))
 
     @classmethod
     def parse(cls, text: str) -> Policy:
@@ -173,9 +98,13 @@ class Policy:
         if match is None:
             raise InputError(f"Policy {text!r} is not of the form name or name(parameter=value, ...).")
         name, inner = match.groups()
-        parameters = {}
+        parameters: dict[str, Any] = {}
+        known = _RULES[name].parameters if name in _RULES else {}
         for part in filter(None, (part.strip() for part in (inner or "").split(","))):
             key, equals, value = part.partition("=")
+            if equals and key.strip() in known and known[key.strip()].is_text:
+                parameters[key.strip()] = value.strip().strip("'\"")
+                continue
             try:
                 parameters[key.strip()] = ast.literal_eval(value.strip())
             except (SyntaxError, ValueError):
@@ -266,6 +195,12 @@ def as_policies(policy: str | Policy | Iterable[str | Policy], engine: str) -> t
                 f"Policy {item.name!r} does not run on the engine {engine!r} (it runs on "
                 f"{', '.join(item.rule.engines)}); policies of {engine!r}: {', '.join(names_for(engine))}."
             )
+        strange = [key for key in item.changed if engine == "token_step" and key not in item.rule.step_parameters]
+        if strange:
+            raise InputError(
+                f"Parameter {strange[0]!r} of policy {item.name!r} is for the engine 'timeline'; on 'token_step' it "
+                f"has {', '.join(item.rule.step_parameters) or 'no parameters'}."
+            )
     distinct("policy", [item.label for item in policies])
     return policies
 
@@ -273,3 +208,8 @@ def as_policies(policy: str | Policy | Iterable[str | Policy], engine: str) -> t
 def names_for(engine: str) -> list[str]:
     """Return the names of the policies that run on `engine`, in catalogue order."""
     return [rule.name for rule in catalogue() if engine in rule.engines]
+
+
+def default_names(engine: str) -> list[str]:
+    """Return the policies that a command compares when it is not told which."""
+    return ["round_robin", "queue_aware", "locality_aware"] if engine == "timeline" else names_for(engine)

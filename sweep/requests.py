@@ -93,6 +93,8 @@ class Requests:
     service_model : ServiceModel or None
         What made `service_ms` out of the tokens, so that a cached block saves the prefill of its tokens; None where
         only a service time is known.
+    adapter : int64 (n,) or None
+        Ids of adapters (LoRA), as for `prefix`; None when no request has one. `adapter_labels` holds the keys.
 
     Examples
     --------
@@ -114,10 +116,14 @@ class Requests:
     attrs: dict[str, Any] = field(default_factory=dict)
     blocks: Blocks | None = None
     service_model: ServiceModel | None = None
+    adapter: IntArray | None = None
+    adapter_labels: Sequence[Label] = ()
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
             getattr(self, name).flags.writeable = False
+        if self.adapter is not None:
+            self.adapter.flags.writeable = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Pickle does not keep an array's read-only flag.
@@ -166,6 +172,7 @@ class Requests:
         output_tokens: ArrayLike | None = None,
         prefix: ArrayLike | None = None,
         session: ArrayLike | None = None,
+        adapter: ArrayLike | None = None,
         request_id: ArrayLike | None = None,
         steps: int | None = None,
         attrs: Mapping[str, Any] | None = None,
@@ -178,7 +185,7 @@ class Requests:
             Arrival, and service time at speed 1 [ms].
         prompt_tokens, output_tokens
             Whole numbers; zeros when left out.
-        prefix, session
+        prefix, session, adapter
             Keys: whole numbers with -1 for none, or strings (and whole numbers) with None for none.
         request_id
             Strings or whole numbers; the row number when left out.
@@ -206,6 +213,7 @@ class Requests:
             "output_tokens": output_tokens,
             "prefix": prefix,
             "session": session,
+            "adapter": adapter,
             "request_id": request_id,
         }
         return assemble(columns, where="row {}".format, steps=steps, attrs=attrs)
@@ -218,9 +226,9 @@ class Requests:
         ----------
         records
             Dicts with ``arrival_ms`` and ``service_ms`` and, optionally, ``request_id`` (all or none; the
-            position otherwise), ``prefix_key``, ``session_id`` (None or missing = none), ``prompt_tokens``
-            and ``output_tokens`` (missing = 0), ``blocks`` (a list of keys, front first; missing = none) and
-            ``block_tokens`` (of each block, or one number for all). They are not changed.
+            position otherwise), ``prefix_key``, ``session_id``, ``adapter_id`` (None or missing = none),
+            ``prompt_tokens`` and ``output_tokens`` (missing = 0), ``blocks`` (a list of keys, front first; missing =
+            none) and ``block_tokens`` (of each block, or one number for all). They are not changed.
 
         Raises
         ------
@@ -237,13 +245,14 @@ class Requests:
         if isinstance(records, Mapping) or not isinstance(records, Iterable):
             raise InputError(f"records must be a list of dicts, got {type(records).__name__}.")
         rows = list(records)
-        known = {*RECORD_FIELDS, *BLOCK_FIELDS}
+        known = {*RECORD_FIELDS, "adapter_id", *BLOCK_FIELDS}
         for row, record in enumerate(rows):
             if not isinstance(record, Mapping):
                 raise InputError(f"record {row}: must be a dict, got {record!r}.")
             if not known.issuperset(record):
                 stranger = next(key for key in record if key not in known)
-                raise InputError(f"record {row}: {unknown('field', stranger, (*RECORD_FIELDS, *BLOCK_FIELDS))}")
+                allowed = (*RECORD_FIELDS, "adapter_id", *BLOCK_FIELDS)
+                raise InputError(f"record {row}: {unknown('field', stranger, allowed)}")
             for name in ("arrival_ms", "service_ms"):
                 if name not in record:
                     raise InputError(f"record {row}: {name} is missing.")
@@ -257,9 +266,10 @@ class Requests:
             "output_tokens": [record.get("output_tokens", 0) for record in rows],
             "prefix": checked.objects([record.get("prefix_key") for record in rows]),
             "session": checked.objects([record.get("session_id") for record in rows]),
+            "adapter": checked.objects([record.get("adapter_id") for record in rows]),
             "request_id": checked.objects([record["request_id"] for record in rows]) if all(named) else None,
         }
-        names = {"prefix": "prefix_key", "session": "session_id"}
+        names = {"prefix": "prefix_key", "session": "session_id", "adapter": "adapter_id"}
         blocks = _blocks_of(rows) if any("blocks" in record for record in rows) else None
         return assemble(columns, where="record {}".format, names=names, ties_by_id=True, blocks=blocks)
 
@@ -272,6 +282,8 @@ class Requests:
             "prefix_key": [None if key < 0 else self.prefix_labels[key] for key in self.prefix.tolist()],
             "session_id": [None if key < 0 else self.session_labels[key] for key in self.session.tolist()],
         }
+        if self.adapter is not None:
+            columns["adapter_id"] = [None if key < 0 else self.adapter_labels[key] for key in self.adapter.tolist()]
         if self.prompt_tokens.any() or self.output_tokens.any():
             columns["prompt_tokens"] = self.prompt_tokens.tolist()
             columns["output_tokens"] = self.output_tokens.tolist()
@@ -335,6 +347,8 @@ class Requests:
             digest.update(f"blocks {self.service_model}".encode())
             for name in _OF_BLOCKS:
                 digest.update(_little_endian(getattr(self.blocks, name)))
+        if self.adapter is not None:
+            digest.update(b"adapter" + _little_endian(self.adapter.astype(np.int64)))
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
@@ -348,6 +362,8 @@ class Requests:
             "steps": self.steps,
             "attrs": dict(self.attrs),
             **self._blocks_to_dict(),
+            **({} if self.adapter is None else {"adapter": _pack(self.adapter)}),
+            **({} if self.adapter is None else {"adapter_labels": _pack_labels(self.adapter_labels)}),
         }
 
     def _blocks_to_dict(self) -> dict[str, Any]:
@@ -373,7 +389,13 @@ class Requests:
             arrays["request_id"] = _unpack(ids, "<i8") if isinstance(ids, str) else checked.objects(ids)
             if len({len(array) for array in arrays.values()}) > 1:
                 raise ValueError("its arrays differ in length")
-            labels = {name: _unpack_labels(content[f"{name}_labels"]) for name in ("prefix", "session")}
+            kinds = ["prefix", "session"]
+            if "adapter" in content:
+                kinds.append("adapter")
+                arrays["adapter"] = _unpack(content["adapter"], "<i8")
+                if len(arrays["adapter"]) != len(arrays["arrival_ms"]):
+                    raise ValueError("its arrays differ in length")
+            labels = {name: _unpack_labels(content[f"{name}_labels"]) for name in kinds}
             for name, known in labels.items():
                 # Kernels index with these ids unchecked.
                 if not ((arrays[name] >= NONE) & (arrays[name] < len(known))).all():
@@ -382,6 +404,7 @@ class Requests:
                 **arrays,
                 prefix_labels=labels["prefix"],
                 session_labels=labels["session"],
+                adapter_labels=labels.get("adapter", ()),
                 steps=content["steps"],
                 attrs=dict(content["attrs"]),
                 blocks=_unpack_blocks(content.get("blocks"), len(arrays["arrival_ms"])),
@@ -420,7 +443,7 @@ def assemble(
     Parameters
     ----------
     columns
-        The seven arrays of `Requests` by name; all but the times may be None. Keys are not yet ids.
+        The arrays of `Requests` by name; all but the times may be None, and ``adapter`` missing. Keys are not yet ids.
     where
         Says for a row number how the user calls that row, as in ``"trace.csv, line 7"``.
     names
@@ -439,7 +462,7 @@ def assemble(
     n = len(arrival)
 
     def given(name: str, check: Callable[[str, Any, Where], Any], default: Any) -> Any:
-        values = default if columns[name] is None else check(called(name), columns[name], where)
+        values = default if columns.get(name) is None else check(called(name), columns[name], where)
         if len(values) != n:
             raise InputError(
                 f"{called('arrival_ms')} has {n} rows but {called(name)} has {len(values)}; lengths must agree."
@@ -448,12 +471,15 @@ def assemble(
 
     service = given("service_ms", checked.times, None)
     prompt, output = (given(name, checked.counts, np.zeros(n, np.int64)) for name in ("prompt_tokens", "output_tokens"))
-    prefix, session = (given(name, checked.keys, np.full(n, NONE)) for name in ("prefix", "session"))
+    prefix, session, adapter = (
+        given(name, checked.keys, np.full(n, NONE)) for name in ("prefix", "session", "adapter")
+    )
     ids = given("request_id", checked.ids, np.arange(n))
 
     order = _order(arrival, ids if ties_by_id else None)
     prefix, prefix_labels = checked.interned(prefix[order])
     session, session_labels = checked.interned(session[order])
+    adapter, adapter_labels = checked.interned(adapter[order])
     return Requests(
         arrival_ms=arrival[order],
         service_ms=service[order],
@@ -468,6 +494,8 @@ def assemble(
         attrs=dict(attrs or {}),
         blocks=None if blocks is None else blocks.take(order),
         service_model=service_model,
+        adapter=adapter if adapter_labels else None,
+        adapter_labels=adapter_labels,
     )
 
 

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 #: Uniforms that a rule can use per request.
 UNIFORMS = 4
+#: What the signals ``utilisation`` and ``kv`` of a view are measured by.
+WINDOW_MS = 100.0
+KV_CAPACITY_TOKENS = 8192.0
 
 
 class View(NamedTuple):
@@ -36,6 +39,12 @@ class View(NamedTuple):
         Requests routed to every replica so far.
     uniform
         Four uniforms in [0, 1) of this request; a function of the seed and the request's index alone.
+    requests, tokens
+        Requests, and their prompt and output tokens, that every replica has not finished.
+    kv
+        Tokens of the request in service / `KV_CAPACITY_TOKENS`.
+    utilisation
+        Share of the last `WINDOW_MS` that every replica was busy.
     """
 
     now_ms: float
@@ -45,6 +54,10 @@ class View(NamedTuple):
     speed: NDArray[np.float64]
     served: NDArray[np.int64]
     uniform: NDArray[np.float64]
+    requests: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    kv: NDArray[np.float64]
+    utilisation: NDArray[np.float64]
 
 
 class Request(NamedTuple):

@@ -41,6 +41,7 @@ def run(
     seed: int | Iterable[int] = 32,
     engine: str = "timeline",
     cache_hit_speedup: float = 0.30,
+    adapter_speedup: float = 0.0,
     warmup: int = 0,
     slo_ms: float | None = None,
     steps: int | None = None,
@@ -74,6 +75,8 @@ def run(
         ``"timeline"`` (event-driven FIFO) or ``"token_step"`` (fixed steps, a token batch).
     cache_hit_speedup
         Share of the service time that a cache hit saves, 0 to 1. Timeline engine only.
+    adapter_speedup
+        The same for a replica that has the request's adapter loaded; both multiply. Timeline engine only.
     warmup
         Number of first arrivals left out of the statistics. Timeline engine only.
     slo_ms
@@ -127,7 +130,7 @@ def run(
     """
     settings = Settings(
         cache_hit_speedup, warmup, slo_ms, steps, step_ms,
-        as_cache_blocks(cache_blocks), isinstance(cache_blocks, Iterable), eviction, cache_visible,
+        adapter_speedup, as_cache_blocks(cache_blocks), isinstance(cache_blocks, Iterable), eviction, cache_visible,
     )  # fmt: skip
     grid = Grid.of(workload, fleet, policy, slack, seed, engine, settings)
     workers = _available_cores() if workers is None else whole("workers", workers, at_least=1)

@@ -14,6 +14,8 @@ from sweep import engines
 from sweep.block_cells import as_cache_blocks, uses_blocks
 from sweep.engines import Settings
 from sweep.errors import InputError, one_of, whole
+from sweep.events import Events
+from sweep.fleet import Fleet
 from sweep.grid import as_slacks, as_speeds
 from sweep.policies import Policy, as_policies, catalogue
 from sweep.requests import Requests
@@ -24,13 +26,14 @@ _THREE = ("round_robin", "queue_aware", "locality_aware")
 
 def simulate(
     requests: Requests,
-    speeds: ArrayLike,
+    speeds: ArrayLike | Fleet,
     *,
     policy: str | Policy,
     slack: float = 5.0,
     engine: str = "timeline",
     seed: int = 0,
     cache_hit_speedup: float = 0.30,
+    adapter_speedup: float = 0.0,
     steps: int | None = None,
     step_ms: float = 1.0,
     cache_blocks: float | None = None,
@@ -46,8 +49,8 @@ def simulate(
     requests
         The stream.
     speeds
-        One speed per replica.
-    policy, slack, engine, cache_hit_speedup, steps, step_ms, cache_blocks, eviction, cache_visible
+        One speed per replica, or a fleet of one row, which may have events.
+    policy, slack, engine, cache_hit_speedup, adapter_speedup, steps, step_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
         Of the uniforms that a rule of your own may use.
@@ -57,7 +60,8 @@ def simulate(
     A Dataset over ``request``: ``arrival_ms``, ``service_ms``, ``replica_id``, ``route_reason`` (strings),
     ``cache_hit``, ``start_ms``, ``finish_ms``, ``queue_wait_ms`` and ``effective_service_ms``. The token-step engine
     gives ``replica_id`` (-1 = did not arrive within the run), ``route_reason``, ``start_ms`` (NaN = never) and
-    ``queue_wait_ms``, and ``load`` (step, replica) in tokens.
+    ``queue_wait_ms``, and ``load`` (step, replica) in tokens. A fleet with events adds ``lost`` (then the times are
+    NaN and the replica -1) and ``attempts``.
 
     Raises
     ------
@@ -76,9 +80,11 @@ def simulate(
     one_of("engine", engine, ENGINES)
     (chosen,) = as_policies([policy], engine)
     (slack,) = as_slacks(slack)
-    vector = as_speeds(speeds)
+    events = speeds.events if isinstance(speeds, Fleet) else None
+    vector = as_speeds(speeds.speeds if isinstance(speeds, Fleet) else speeds)
     settings = Settings(
         cache_hit_speedup=cache_hit_speedup,
+        adapter_speedup=adapter_speedup,
         steps=steps,
         step_ms=step_ms,
         cache_blocks=as_cache_blocks(cache_blocks),
@@ -88,8 +94,13 @@ def simulate(
     if len(settings.cache_blocks) > 1:
         raise InputError(f"cache_blocks must be one capacity here, got {len(settings.cache_blocks)}.")
     engines.check_stream(requests, vector, engine, settings)
-    build = _timeline if engine == "timeline" else _token_step
-    data = build(requests, vector, chosen, slack, whole("seed", seed), settings)
+    if events and engine != "timeline":
+        raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
+    whole("seed", seed)
+    if engine == "timeline":
+        data = _timeline(requests, vector, chosen, slack, seed, settings, events)
+    else:
+        data = _token_step(requests, vector, chosen, settings)
     coords = {
         "request_id": ("request", requests.request_id),
         "replica": np.arange(len(vector)),
@@ -102,17 +113,29 @@ def simulate(
 
 
 def _timeline(
-    requests: Requests, speeds: engines.Array, policy: Policy, slack: float, seed: int, settings: Settings
+    requests: Requests,
+    speeds: engines.Array,
+    policy: Policy,
+    slack: float,
+    seed: int,
+    settings: Settings,
+    events: Events | None,
 ) -> dict[str, Any]:
-    record, hit = engines.record_of(requests, speeds, policy, slack, seed, settings)
+    record, hit, fates = engines.record_of(requests, speeds, policy, slack, seed, settings, events)
     start, effective = record.start[:, 0], record.effective[:, 0]
-    reasons = np.array(policy.rule.reasons)
+    replica, reason = record.replica[:, 0].astype(np.int64), record.route[:, 0] >> 1
+    reasons = np.array(policy.reasons(requests.adapter is not None))
     ms = {"units": "ms"}
-    return {
+    failed: dict[str, Any] = {}
+    if events is not None and fates is not None:
+        start, replica, reason = (np.where(fates.lost, *pair) for pair in ((np.nan, start), (-1, replica), (0, reason)))
+        hit = hit & ~fates.lost
+        failed = {"lost": ("request", fates.lost), "attempts": ("request", fates.attempts + 1)}
+    return failed | {
         "arrival_ms": ("request", requests.arrival_ms, ms),
         "service_ms": ("request", requests.service_ms, ms | {"comment": "At speed 1, without a cache hit."}),
-        "replica_id": ("request", record.replica[:, 0].astype(np.int64)),
-        "route_reason": ("request", reasons[record.route[:, 0] >> 1]),
+        "replica_id": ("request", replica),
+        "route_reason": ("request", reasons[reason]),
         "cache_hit": ("request", hit),
         "start_ms": ("request", start, ms),
         "finish_ms": ("request", start + effective, ms),
@@ -121,9 +144,7 @@ def _timeline(
     }
 
 
-def _token_step(
-    requests: Requests, speeds: engines.Array, policy: Policy, slack: float, seed: int, settings: Settings
-) -> dict[str, Any]:
+def _token_step(requests: Requests, speeds: engines.Array, policy: Policy, settings: Settings) -> dict[str, Any]:
     record = engines.token_record_of(requests, speeds, policy, settings)
     entered = np.where(record.entered < 0, np.nan, record.entered)
     arrived = record.replica >= 0
@@ -151,6 +172,7 @@ def compare(
     engine: str = "timeline",
     seed: int = 0,
     cache_hit_speedup: float = 0.30,
+    adapter_speedup: float = 0.0,
     warmup: int = 0,
     slo_ms: float | None = None,
     cache_blocks: float | None = None,
@@ -167,7 +189,7 @@ def compare(
         A number of equal replicas, or one speed per replica.
     policy
         By default round_robin, queue_aware and locality_aware (on the token-step engine, all of its policies).
-    slack, engine, cache_hit_speedup, warmup, slo_ms, cache_blocks, eviction, cache_visible
+    slack, engine, cache_hit_speedup, adapter_speedup, warmup, slo_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
         Of the uniforms that a rule of your own may use.
@@ -198,6 +220,7 @@ def compare(
     vector = as_speeds(speeds, replicas)[np.newaxis]
     settings = Settings(
         cache_hit_speedup=cache_hit_speedup,
+        adapter_speedup=adapter_speedup,
         warmup=warmup,
         slo_ms=slo_ms,
         cache_blocks=as_cache_blocks(cache_blocks),

@@ -16,7 +16,7 @@ from sweep.requests import Requests
 STREAM_VERSION = 1
 
 # Each component of a stream draws from a generator of its own, so that changing one never shifts another's draws.
-ARRIVALS, SERVICE, SESSION, PREFIX, PHASES = range(5)
+ARRIVALS, SERVICE, SESSION, PREFIX, PHASES, ADAPTER = range(6)
 
 
 def mean_gap_ms(parameters: Mapping[str, Any]) -> float:
@@ -37,11 +37,14 @@ class Synthetic:
         self.requests: int = parameters["requests"]
         self.gap_ms = mean_gap_ms(parameters)
         self.bursts = _Bursts(parameters, self.gap_ms) if "burst_ms" in parameters else None
+        self.batch: int = parameters.get("batch", 1)
         self.service = _service_draws(parameters)
         self.sessions, self.prefixes = parameters["sessions"], parameters["prefixes"]
         zipf = parameters["zipf_exponent"] if parameters["popularity"] == "zipf" else 0.0
         self.draw_session = _draws(self.sessions, zipf)
         self.draw_prefix = _draws(self.prefixes, zipf)
+        self.adapters: int = parameters.get("adapters", 0)
+        self.draw_adapter = _draws(self.adapters, zipf)
         self.own = self.sessions > 0 and parameters["session_prefix"] == "own"
         # Shared by the streams of all seeds; a stream's arrays are read-only.
         self.numbers = np.arange(self.requests)
@@ -61,12 +64,16 @@ class Synthetic:
             request_id=self.numbers,
             prefix_labels=range(self.prefixes),
             session_labels=range(self.sessions),
+            adapter=self._adapter(seed, session),
+            adapter_labels=range(self.adapters),
         )
 
     def _arrivals(self, seed: int) -> FloatArray:
         # Arrivals of a Poisson process of rate 1, then stretched: a list of rates shares them.
-        unit = _generator(seed, ARRIVALS).standard_exponential(self.requests)
+        unit = _generator(seed, ARRIVALS).standard_exponential(-(-self.requests // self.batch))
         np.cumsum(unit, out=unit)
+        if self.batch > 1:
+            unit = np.repeat(unit * self.batch, self.batch)[: self.requests]
         if self.bursts is not None:
             return self.bursts.stretched(unit, _generator(seed, PHASES))
         unit *= self.gap_ms
@@ -78,6 +85,11 @@ class Synthetic:
         if not self.own:
             return self._drawn(self.draw_prefix, seed, PREFIX)
         return session if self.sessions <= self.prefixes else session % self.prefixes
+
+    def _adapter(self, seed: int, session: IntArray) -> IntArray | None:
+        if not self.adapters:
+            return None
+        return session % self.adapters if self.own else self._drawn(self.draw_adapter, seed, ADAPTER)
 
     def _drawn(self, draw: Callable[[Generator, int], IntArray], seed: int, component: int) -> IntArray:
         return draw(_generator(seed, component), self.requests)

@@ -182,6 +182,44 @@ _BLOCKS = (
 #: The names of the variables of blocks.
 OF_BLOCKS = tuple(variable.name for variable in _BLOCKS)
 
+_ROUTED = (
+    Variable(
+        "migrations",
+        "1",
+        "migrations",
+        "Requests whose prefix was copied from another replica to the one that served them.",
+        integer=True,
+    ),
+    Variable(
+        "lost_requests",
+        "1",
+        "lost requests",
+        "Requests that never finished: out of retries, or no replica to go to.",
+        better="lower",
+        integer=True,
+    ),
+    Variable(
+        "retried_requests", "1", "retried requests", "Requests sent more than once.", better="lower", integer=True
+    ),
+    Variable(
+        "misrouted_requests",
+        "1",
+        "misrouted requests",
+        "Requests sent, once at least, to a replica that was down or draining.",
+        better="lower",
+        integer=True,
+    ),
+    Variable(
+        "recovery_ms",
+        "ms",
+        "recovery time",
+        "Time from the detection of an event until the P95 queue wait of a sliding window is within 10 % of that of "
+        "the window before the event, the longest over events; NaN if never.",
+        better="lower",
+    ),
+)
+
+
 _STEP_WAIT = "Time from the step of a request's arrival to the step in which it enters service"
 _STEP_WAIT_REST = "a request that never entered counts with its wait until the end of the run"
 
@@ -244,6 +282,10 @@ VARIABLES: dict[str, dict[str, Variable]] = {
     "timeline": {variable.name: variable for variable in (*_TIMELINE, *_BLOCKS)},
     "token_step": {variable.name: variable for variable in _TOKEN_STEP},
 }
+
+#: What the policy ``migrate`` and a fleet with events add on the timeline engine.
+MIGRATIONS: dict[str, Variable] = {variable.name: variable for variable in _ROUTED[:1]}
+FAILURES: dict[str, Variable] = {variable.name: variable for variable in _ROUTED[1:]}
 
 #: Attributes of the coordinates.
 COORDINATES: dict[str, dict[str, str]] = {

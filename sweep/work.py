@@ -41,7 +41,9 @@ class Job:
         for policy in grid.policies:
             if policy.rule.function is None:
                 slack = np.array(grid.slack[:1])
-                cells(tiny, grid.fleet.speeds[:1], policy, slack, 0, grid.engine, grid.settings)
+                cells(
+                    tiny, grid.fleet.speeds[:1], policy, slack, 0, grid.engine, grid.settings, events=grid.fleet.events
+                )
 
 
 class Done(NamedTuple):

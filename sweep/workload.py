@@ -48,6 +48,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "service_cv": partial(number, at_least=1e-3, at_most=1e3),
     "prefixes": _limited,
     "sessions": _limited,
+    "adapters": _limited,
+    "batch": partial(whole, at_least=1),
     "popularity": partial(one_of, allowed=POPULARITIES),
     "zipf_exponent": partial(number, at_least=0.0, at_most=100.0),
     "session_prefix": partial(one_of, allowed=SESSION_PREFIXES),
@@ -108,6 +110,8 @@ class Workload:
         popularity: Name = "uniform",
         zipf_exponent: Number = 1.0,
         session_prefix: Name = "own",
+        batch: Count = 1,
+        adapters: Count = 0,
     ) -> Workload:
         """Return traffic with independent arrivals: exponential gaps, the first before the first request.
 
@@ -137,6 +141,10 @@ class Workload:
         session_prefix
             "own": a session keeps one prefix for life, number ``session % prefixes``. "independent": every
             request draws its prefix on its own.
+        batch
+            How many requests arrive at one instant; batches come at the rate divided by it.
+        adapters
+            How many adapters (LoRA) there are; 0 = requests have none. They go with sessions as prefixes do.
 
         Raises
         ------
@@ -163,6 +171,8 @@ class Workload:
             popularity=popularity,
             zipf_exponent=zipf_exponent,
             session_prefix=session_prefix,
+            batch=batch,
+            adapters=adapters,
         )
 
     @classmethod
@@ -184,6 +194,8 @@ class Workload:
         popularity: Name = "uniform",
         zipf_exponent: Number = 1.0,
         session_prefix: Name = "own",
+        batch: Count = 1,
+        adapters: Count = 0,
     ) -> Workload:
         """Return traffic that alternates between bursts and calm: a two-state Markov-modulated Poisson process.
 
@@ -206,7 +218,7 @@ class Workload:
             The mean rate, as in `poisson`.
         replicas, mean_service_ms, service, service_cv
             As in `poisson`.
-        prefixes, sessions, popularity, zipf_exponent, session_prefix
+        prefixes, sessions, popularity, zipf_exponent, session_prefix, batch, adapters
             As in `poisson`.
 
         Raises
@@ -242,6 +254,8 @@ class Workload:
             popularity=popularity,
             zipf_exponent=zipf_exponent,
             session_prefix=session_prefix,
+            batch=batch,
+            adapters=adapters,
         )
 
     @classmethod
@@ -305,6 +319,10 @@ class Workload:
             if given[name] is None and name in ("requests", "peak_to_mean", "burst_ms", *_DEFAULTS):
                 raise InputError(f"{name} must be given, got None.")
         _check_together(parameters)
+        for name, absent in (("batch", 1), ("adapters", 0)):
+            # Left out, so that a description without batches and adapters keeps its fingerprint.
+            if parameters.get(name) == absent:
+                del parameters[name]
         return cls(kind, MappingProxyType(parameters))
 
     def realise(self, seed: int) -> Requests:
@@ -332,6 +350,13 @@ class Workload:
         """Return whether requests bring chains of cache blocks."""
         requests = self.parameters.get("requests")
         return isinstance(requests, Requests) and requests.blocks is not None
+
+    @property
+    def has_adapters(self) -> bool:
+        """Return whether some request may have an adapter."""
+        if self.kind == "fixed":
+            return self.parameters["requests"].adapter is not None
+        return bool(np.any(self.parameters.get("adapters", 0)))
 
     def points(self) -> list[tuple[dict[str, Any], Workload]]:
         """Return every combination of `dims`, the last varying fastest, each with its workload without lists."""

@@ -36,6 +36,7 @@ def everything(view, request, parameters):
             score -= parameters.slack
         if r == view.owner:
             score -= parameters.bias * (view.now_ms - request.arrival_ms + 1.0)
+        score += view.requests[r] + 0.01 * view.tokens[r] + view.kv[r] + 3.0 * view.utilisation[r]
         if (request.prefix + 2 * request.session + request.prompt_tokens + request.output_tokens) % 3 == 0:
             score += view.uniform[0] - view.uniform[1] * view.uniform[2] + view.uniform[3]
         if score < best_score:

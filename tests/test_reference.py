@@ -149,8 +149,8 @@ def test_simulate_replica_routing__leaves_its_input_alone():
 def test_simulate_replica_routing__errors():
     with pytest.raises(ValueError, match="round_robin, queue_aware, locality_aware"):
         simulate_replica_routing([], 2, "queue_awar")
-    with pytest.raises(ValueError, match="least_load"):
-        simulate_replica_routing(STREAM, 2, "least_load")
+    with pytest.raises(ValueError, match="Did you mean 'least_load'"):
+        simulate_replica_routing(STREAM, 2, "least_loads")
     for bad in (0, -1, 1.5):
         with pytest.raises(ValueError, match="num_replicas must be a whole number >= 1"):
             simulate_replica_routing(STREAM, bad, "round_robin")

@@ -10,7 +10,8 @@ import numpy as np
 
 from sweep.kernels.jit import kernel_in_memory
 from sweep.kernels.random import ROUTING, uniform
-from sweep.rules_api import UNIFORMS, Request, View
+from sweep.kernels.replicas import COUNT, HEAD, HELD, REQUEST, advance, append, busy_share, new_queues
+from sweep.rules_api import KV_CAPACITY_TOKENS, UNIFORMS, WINDOW_MS, Request, View
 
 
 @cache
@@ -33,6 +34,11 @@ def engine_for(rule: Callable[..., int]) -> Any:
         wait = np.empty(replicas, np.float64)
         holds = np.empty(replicas, np.bool_)
         draws = np.empty(UNIFORMS, np.float64)
+        tokens = prompt + output
+        exact = np.ones(arrival.size, np.float64)
+        state, index, span, link, seen = new_queues(replicas, arrival.size, 1)
+        kv = np.empty(replicas, np.float64)
+        utilisation = np.empty(replicas, np.float64)
         # The last row, which index -1 reaches, stands for "none" and is never written.
         held = np.zeros((prefixes + 1, replicas), np.bool_)
         owners = np.full(sessions + 1, -1, np.int64)
@@ -46,6 +52,10 @@ def engine_for(rule: Callable[..., int]) -> Any:
                 wait[r] = max(0.0, available[r] - t)
                 holds[r] = held[prefix[i], r]
                 total += wait[r]
+                advance(r, t, state, index, span, link, seen, 0.0, tokens, service, exact)
+                serving = tokens[link[REQUEST, index[HEAD, r]]] if index[COUNT, r] > 0 else 0
+                kv[r] = serving / KV_CAPACITY_TOKENS
+                utilisation[r] = busy_share(r, t, WINDOW_MS, state, index, span, link)
             squares = 0.0
             if replicas > 1:
                 mean = total / replicas
@@ -55,7 +65,7 @@ def engine_for(rule: Callable[..., int]) -> Any:
             for k in range(UNIFORMS):
                 draws[k] = uniform(seed, ROUTING, UNIFORMS * i + k)
             owner = owners[session[i]]
-            view = View(t, wait, holds, owner, speed, served, draws)
+            view = View(t, wait, holds, owner, speed, served, draws, index[COUNT], index[HELD], kv, utilisation)
             request = Request(i, t, service[i], prefix[i], session[i], prompt[i], output[i])
             chosen = np.int64(route_one(view, request, parameters))
             if chosen < 0 or chosen >= replicas:
@@ -64,6 +74,7 @@ def engine_for(rule: Callable[..., int]) -> Any:
             begin = max(t, available[chosen])
             took = (service[i] * (1.0 - speedup) if hit else service[i]) / speed[chosen]
             available[chosen] = begin + took
+            append(i, chosen, i, 0, begin, took, tokens[i], 0.0, state, index, span, link)
             served[chosen] += 1
             if prefix[i] >= 0:
                 held[prefix[i], chosen] = True

@@ -7,6 +7,7 @@ from typing import Any
 
 from sweep.errors import InputError, number, one_of, whole
 from sweep.policies import Policy, names_for
+from sweep.reference.router import Simulation
 from sweep.reference.statistics import mean, nearest_rank, ratio, sample_variance
 from sweep.reference.user_rules import UserRule, waits_at
 
@@ -91,6 +92,7 @@ def simulate_replica_routing(
     cache_hit_speedup: float = 0.30,
     speeds: Sequence[float] | None = None,
     seed: int = 0,
+    adapter_speedup: float = 0.0,
 ) -> list[Record]:
     """Route a stream of requests and serve each replica's share in order of arrival.
 
@@ -112,6 +114,8 @@ def simulate_replica_routing(
         Service rate of each replica, 1.0 where None.
     seed
         Seed of the uniforms that a registered rule may read.
+    adapter_speedup
+        Share of the service time that a request saves on a replica that already has its ``adapter_id`` loaded.
 
     Returns
     -------
@@ -137,10 +141,17 @@ def simulate_replica_routing(
     speeds = _speeds([1.0] * num_replicas if speeds is None else speeds)
     if len(speeds) != num_replicas:
         raise InputError(f"speeds must hold one speed per replica: {len(speeds)} given for {num_replicas} replicas.")
+    requests = list(requests)
+    turned = policy.name not in STRATEGIES or bool(policy.changed)
+    adapters = any(request.get("adapter_id") is not None for request in requests)
+    if policy.rule.function is None and (turned or adapters):
+        options = (locality_slack_ms, cache_hit_speedup, seed)
+        return Simulation(requests, speeds, policy, *options, adapter_speedup=adapter_speedup).run().records
     rule = None if policy.name in STRATEGIES else UserRule(policy, locality_slack_ms, seed)
 
     replicas: list[dict[str, Any]] = [
         {"replica_id": r, "available_at_ms": 0.0, "cached_prefixes": set(), "request_count": 0, "speed": speed}
+        | {"jobs": []}
         for r, speed in enumerate(speeds)
     ]
     session_owner: dict[Any, int] = {}
@@ -175,6 +186,7 @@ def simulate_replica_routing(
         )
         replica["available_at_ms"] = finish
         replica["request_count"] += 1
+        replica["jobs"].append((start, finish, request.get("prompt_tokens", 0) + request.get("output_tokens", 0)))
         if prefix is not None:
             replica["cached_prefixes"].add(prefix)
         if session is not None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from sweep.errors import InputError
 from sweep.policies import Policy
-from sweep.rules_api import Request, View, parameters_type
+from sweep.reference.replicas import busy_until
+from sweep.rules_api import KV_CAPACITY_TOKENS, WINDOW_MS, Request, View, parameters_type
 
 
 def waits_at(now_ms: float, replicas: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -69,6 +70,7 @@ class UserRule:
             speed=np.array([replica["speed"] for replica in replicas]),
             served=np.array([replica["request_count"] for replica in replicas], dtype=np.int64),
             uniform=np.array([uniform(self.seed, 1, 4 * index + k) for k in range(4)]),
+            **_signals(now_ms, replicas),
         )
         asked = Request(
             position=index,
@@ -85,6 +87,19 @@ class UserRule:
                 f"Policy {self.name!r} chose replica {chosen}; there are replicas 0 to {len(replicas) - 1}."
             )
         return chosen, self.name
+
+
+def _signals(now_ms: float, replicas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the load signals of each replica from what it was sent: (start, finish, tokens) in order."""
+    unfinished = [[job for job in replica["jobs"] if job[1] > now_ms] for replica in replicas]
+    spans = [[job[:2] for job in replica["jobs"]] for replica in replicas]
+    busy = [busy_until(each, now_ms) - busy_until(each, now_ms - WINDOW_MS) for each in spans]
+    return {
+        "requests": np.array([len(jobs) for jobs in unfinished], dtype=np.int64),
+        "tokens": np.array([sum(job[2] for job in jobs) for jobs in unfinished], dtype=np.int64),
+        "kv": np.array([(jobs[0][2] if jobs else 0) / KV_CAPACITY_TOKENS for jobs in unfinished]),
+        "utilisation": np.array([share / WINDOW_MS for share in busy]),
+    }
 
 
 def _id_of(key: Any, ids: dict[Any, int]) -> int:

@@ -1,0 +1,244 @@
+"""From a policy, a stream and the events of a fleet to one cell of the router engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweep.errors import InputError
+from sweep.events import Down, Drain, Events, Slow
+from sweep.kernels import codes, failures, replicas, router, rules, statistics
+from sweep.policies import Policy
+from sweep.requests import Requests
+from sweep.router_rules import signal_weights
+
+if TYPE_CHECKING:
+    from sweep.engines import Settings, Stream
+
+Array = NDArray[Any]
+
+#: The rules that the lane engine of `sweep.kernels.timeline` knows, where nothing is stale, guessed or shared.
+_LANE_RULES = ("round_robin", "queue_aware", "locality_aware")
+_HASHING = (codes.CONSISTENT_HASH, codes.BOUNDED_HASH)
+
+
+def needs_router(policy: Policy, events: Events | None, requests: Requests) -> bool:
+    """Return whether a cell needs the router engine: another rule than the first three, an axis, events or adapters."""
+    if policy.rule.function is not None:
+        return False
+    turned = policy.name not in _LANE_RULES or bool(policy.changed)
+    return turned or events is not None or requests.adapter is not None
+
+
+def check_policy(policy: Policy, requests: Requests, count: int, events: Events | None) -> None:
+    """Raise `InputError` when a policy cannot route a stream to so many replicas, or does not know of failures."""
+    if policy.rule.function and events:
+        raise InputError(
+            f"Policy {policy.name!r} is a rule of your own, which cannot see failures; use a fleet without."
+        )
+    if policy.rule.function and requests.adapter is not None:
+        raise InputError(f"Policy {policy.name!r} is a rule of your own, which cannot see adapters; leave them out.")
+    given = policy.parameters
+    weights = signal_weights("signal", given["signal"]) if "signal" in given else []
+    if weights and weights[codes.TOKENS] + weights[codes.KV] > 0 and len(requests) and not requests.tokens.any():
+        raise InputError(
+            f"The signal {given['signal']!r} of policy {policy.name!r} counts tokens, but the stream has none; give "
+            "prompt_tokens or output_tokens, or use signal='requests'."
+        )
+    numbers = str(given.get("weights", "")).split(":")
+    if "weights" in given and given["weights"] not in ("speed", "measured") and len(numbers) != count:
+        raise InputError(
+            f"Parameter 'weights' of policy {policy.name!r} has {len(numbers)} numbers for {count} replicas; "
+            "give one per replica."
+        )
+
+
+class Ring(NamedTuple):
+    """The hash ring of a seed: positions in ascending order, and whose they are."""
+
+    position: Array
+    replica: Array
+
+
+def ring_of(policy: Policy, count: int, seed: int) -> Ring:
+    """Return the ring that a policy walks, empty for one that hashes nothing."""
+    nodes = int(policy.parameters["virtual_nodes"]) if policy.rule.code in _HASHING else 0
+    position, owner = np.empty(nodes * count), np.empty(nodes * count, np.int64)
+    if nodes:
+        rules.fill_ring(np.uint64(seed), nodes, position, owner)
+        order = np.argsort(position, kind="stable")
+        position, owner = position[order], owner[order]
+    return Ring(position, owner)
+
+
+def run_cell(
+    stream: Stream,
+    policy: Policy,
+    speed: Array,
+    slack: float,
+    seed: int,
+    settings: Settings,
+    record: Any,
+    ring: Ring,
+    events: Events | None,
+) -> router.Fates:
+    """Run one cell of the router engine; fill lane 0 of `record` and return what became of each request."""
+    requests = stream.requests
+    adapter = np.full(len(requests), -1) if requests.adapter is None else requests.adapter
+    traffic = replicas.Traffic(
+        *stream[1:5],
+        adapter,
+        requests.prompt_tokens,
+        requests.tokens,
+        stream.prefixes,
+        stream.sessions,
+        len(requests.adapter_labels),
+    )
+    fates = router.new_fates(len(requests))
+    router.run_router(
+        traffic,
+        *_speed_pieces(speed, events),
+        rules_of(policy, slack, settings, events),
+        tables_of(policy, ring),
+        _outages(len(speed), events),
+        np.uint64(seed),
+        settings.warmup,
+        record,
+        fates,
+    )
+    return fates
+
+
+def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | None) -> rules.Rules:
+    """Return a policy as the kernel takes it."""
+    given: dict[str, Any] = dict(policy.parameters)
+    weights = given.get("weights")
+    code = policy.rule.code
+    name = "requests" if code == codes.BOUNDED_HASH else given.get("signal", "work")
+    signal = signal_weights("signal", name)
+    used = [at for at, weight in enumerate(signal) if weight > 0.0]
+    single = used[0] if len(used) == 1 and signal[used[0]] == 1.0 else -1
+    measured = given.get("speed") == "measured" or weights == "measured"
+    in_service, error_cv = float(given.get("in_service_weight", 1.0)), float(given.get("work_error_cv", 0.0))
+    plain = in_service == 1.0 and error_cv == 0.0 and given.get("speed", "none") == "none" and events is None
+    return rules.Rules(
+        rule=code,
+        work=signal[codes.WORK],
+        requests=signal[codes.REQUESTS],
+        tokens=signal[codes.TOKENS],
+        kv=signal[codes.KV],
+        utilisation=signal[codes.UTILISATION],
+        single=single,
+        exact=single == codes.WORK and plain,
+        in_service=in_service,
+        error_cv=error_cv,
+        freshness=float(given.get("freshness_ms", 0.0)),
+        spread=given.get("phase") == "spread",
+        correction=codes.CORRECTIONS.index(given.get("correction", "none")),
+        tie=codes.TIES.index(given.get("tie", "first")),
+        routers=int(given.get("routers", 1)),
+        random_router=given.get("router_assignment") == "random",
+        window=float(given.get("window_ms", 1.0)),
+        kv_capacity=float(given.get("kv_capacity_tokens", 1.0)),
+        draws=int(given.get("d", 1)),
+        replacement=given.get("draws") == "replacement",
+        speed=codes.SPEEDS.index(given.get("speed", "none")),
+        fading=float(np.log(2.0) / given["half_life_ms"]) if measured else 0.0,
+        threshold=float(given.get("threshold", 0.0)),
+        relative=float(given.get("relative", 1.0)),
+        bound=float(given.get("bound", 0.0)),
+        transfer=float(given.get("transfer_ms", 0.0)),
+        transfer_per_token=float(given.get("transfer_ms_per_token", 0.0)),
+        slack=float(slack),
+        speedup=float(settings.cache_hit_speedup),
+        adapter_speedup=float(settings.adapter_speedup),
+    )
+
+
+def tables_of(policy: Policy, ring: Ring) -> rules.Tables:
+    """Return the arrays of a policy as the kernel takes them."""
+    weights = str(policy.parameters.get("weights", "speed"))
+    numbers = [] if weights in ("speed", "measured") else [float(part) for part in weights.split(":")]
+    return rules.Tables(np.array(numbers, dtype=np.float64), ring.position, ring.replica)
+
+
+def outcome_statistics(
+    stream: Stream,
+    policy: Policy,
+    record: statistics.Record,
+    tile: statistics.Tile,
+    fates: router.Fates,
+    settings: Settings,
+    slo: float,
+    events: Events | None,
+    out: statistics.Statistics,
+) -> dict[str, float]:
+    """Fill the statistics of lane 0 over the requests that finished, and return those that only this engine has."""
+    arrival, warmup = stream.arrival, settings.warmup
+    extra = {"migrations": float(fates.migrated[warmup:].sum())} if policy.name == "migrate" else {}
+    if events is None:
+        statistics.cell_statistics(arrival, record, tile, warmup, slo, out)
+        return extra
+    kept = np.flatnonzero(~fates.lost)
+    for array in (record.start, record.effective, record.replica, record.route):
+        array[: len(kept), 0] = array[kept, 0]
+    finished = record._replace(start=record.start[: len(kept)], effective=record.effective[: len(kept)])
+    finished = finished._replace(replica=record.replica[: len(kept)], route=record.route[: len(kept)])
+    first = int(np.searchsorted(kept, warmup))
+    statistics.cell_statistics(arrival[kept], finished, tile, first, slo, out)
+    if len(kept) > first:
+        # What arriving requests saw, those included that were lost.
+        out.scalars[0, statistics.COLUMNS.index("load_variance")] = record.variance[0] / (len(arrival) - warmup)
+    wait = finished.start[:, 0] - arrival[kept]
+    recoveries = [
+        failures.recovery_ms(arrival[kept], wait, event.start_ms, event.start_ms + events.delay_ms, events.window_ms)
+        for event in events.events
+    ]
+    return extra | {
+        "lost_requests": float(fates.lost[warmup:].sum()),
+        "retried_requests": float((fates.attempts[warmup:] > 0).sum()),
+        "misrouted_requests": float(fates.misrouted[warmup:].sum()),
+        "recovery_ms": float(np.max(recoveries)) if recoveries else np.nan,
+    }
+
+
+def _speed_pieces(speed: Array, events: Events | None) -> tuple[Array, Array]:
+    """Return the pieces of every replica's speed as `sweep.kernels.replicas` describes them."""
+    first, starts, speeds = [0], [], []
+    for replica, nominal in enumerate(speed.tolist()):
+        pieces = [(0.0, nominal)]
+        for event in events.events if events else ():
+            if event.replica == replica and isinstance(event, Slow):
+                if pieces[-1][0] == event.start_ms:
+                    pieces.pop()
+                pieces += [(event.start_ms, nominal * event.factor), (event.end_ms, nominal)]
+        starts += [start for start, _ in pieces]
+        speeds += [value for _, value in pieces]
+        first.append(len(starts))
+    return np.array(first), np.array([starts, speeds])
+
+
+def _outages(count: int, events: Events | None) -> failures.Outages:
+    happening = events or Events(())
+    first, found = [0], []
+    for replica in range(count):
+        found += [e for e in happening.events if e.replica == replica and isinstance(e, (Down, Drain))]
+        first.append(len(found))
+    start = np.array([event.start_ms for event in found], dtype=np.float64)
+    end = np.array([event.end_ms for event in found], dtype=np.float64)
+    breaker = happening.breaker
+    return failures.Outages(
+        total=len(happening.events),
+        first=np.array(first),
+        start=start,
+        end=end,
+        drain=np.array([isinstance(event, Drain) for event in found], dtype=np.bool_),
+        changes=np.unique(np.concatenate([start, end]) + happening.delay_ms),
+        delay=float(happening.delay_ms),
+        retries=happening.retries if events else 0,
+        breaker_failures=breaker.failures if breaker else 0,
+        breaker_ms=breaker.cooldown_ms if breaker else 0.0,
+        wait=int(happening.no_replica == "wait"),
+    )

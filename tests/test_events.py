@@ -1,0 +1,151 @@
+"""Events of a fleet: what is refused, what is stored, and small cases worked out by hand."""
+
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import sweep
+
+FLEET = sweep.Fleet.fixed([1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("events", "options", "message"),
+    [
+        ([sweep.Down(2, 0.0, 1.0)], {}, "replica that does not exist; there are replicas 0 to 1"),
+        ([sweep.Down(-1, 0.0, 1.0)], {}, "whole number >= 0"),
+        ([sweep.Down(0, 0.0, 5.0), sweep.Slow(0, 4.0, 6.0, 0.5)], {}, "Events of replica 0 overlap"),
+        ([sweep.Down(0, 5.0, 5.0)], {}, "end_ms of .* > 5"),
+        ([sweep.Down(0, -1.0, 5.0)], {}, "start_ms of .* >= 0"),
+        ([sweep.Slow(0, 1.0, 5.0, 0.0)], {}, "factor of .* > 0"),
+        (["down"], {}, "must be a sweep.Down, sweep.Drain or sweep.Slow"),
+        (sweep.Down(0, 0.0, 1.0), {}, "must be a list"),
+        ([], {"heartbeat_ms": -1.0}, "heartbeat_ms must be a finite number >= 0"),
+        ([], {"misses": 1.5}, "misses must be a whole number"),
+        ([], {"retries": 101}, "retries must be a whole number from 0 to 100"),
+        ([], {"breaker": 3}, "breaker must be None or a sweep.Breaker"),
+        ([], {"breaker": sweep.Breaker(0, 5.0)}, "failures of the breaker"),
+        ([], {"no_replica": "hope"}, "Unknown no_replica 'hope'"),
+        ([], {"window_ms": 0.0}, "window_ms must be a finite number > 0"),
+    ],
+)
+def test_with_events__refuses(events, options, message):
+    with pytest.raises(sweep.InputError, match=message):
+        FLEET.with_events(events, **options)
+
+
+def test_with_events__touching_events_are_fine():
+    fleet = FLEET.with_events([sweep.Slow(0, 5.0, 6.0, 2.0), sweep.Down(0, 0.0, 5.0)])
+    assert [type(event).__name__ for event in fleet.events.events] == ["Down", "Slow"]
+
+
+def test_fleet__events_are_stored_and_fingerprinted():
+    fleet = FLEET.with_events(
+        [sweep.Down(1, 5.0, math.inf), sweep.Drain(0, 1.0, 2.0), sweep.Slow(0, 3.0, 4.0, 0.5)],
+        breaker=sweep.Breaker(2, 50.0),
+        retries=3,
+    )
+    assert sweep.Fleet.from_dict(json.loads(json.dumps(fleet.to_dict()))) == fleet
+    assert pickle.loads(pickle.dumps(fleet)) == fleet
+    assert fleet.fingerprint() != FLEET.fingerprint()
+    assert FLEET.events is None
+    with pytest.raises(sweep.InputError, match="stored events"):
+        sweep.Fleet.from_dict(FLEET.to_dict() | {"events": {"events": []}})
+
+
+def replay(arrivals, services, fleet, policy="round_robin", **columns):
+    return sweep.simulate(sweep.Requests.from_arrays(arrivals, services, **columns), fleet, policy=policy)
+
+
+def test_down__work_is_sent_again_when_the_failure_is_detected():
+    """Request 0 is in service on replica 0 when that fails at 4; heard of at 4 + 2 * 3 = 10; 20 ms on replica 1."""
+    fleet = FLEET.with_events([sweep.Down(0, 4.0, 100.0)], heartbeat_ms=2.0, misses=3)
+    ds = replay([0.0, 1.0], [20.0, 1.0], fleet)
+    assert ds.replica_id.values.tolist() == [1, 1]
+    assert ds.start_ms.values.tolist() == [10.0, 1.0]
+    assert ds.queue_wait_ms.values.tolist() == [10.0, 0.0]
+    assert ds.attempts.values.tolist() == [2, 1]
+
+
+def test_down__until_then_routers_keep_sending():
+    fleet = FLEET.with_events([sweep.Down(0, 4.0, 100.0)], heartbeat_ms=2.0, misses=3, retries=0)
+    ds = replay([5.0, 5.0, 9.0, 9.0, 10.0, 11.0], [1.0] * 6, fleet)
+    assert ds.lost.values.tolist() == [True, False, True, False, False, False]
+    # From 10 ms on round robin advances past the replica that is known to be down.
+    assert ds.replica_id.values.tolist() == [-1, 1, -1, 1, 1, 1]
+    assert np.isnan(ds.start_ms.values[[0, 2]]).all()
+
+
+def test_down__comes_back_cold():
+    fleet = sweep.Fleet.fixed([1.0]).with_events([sweep.Down(0, 20.0, 30.0)], heartbeat_ms=1.0, misses=0)
+    ds = replay([0.0, 15.0, 40.0, 41.0], [1.0] * 4, fleet, prefix=["a"] * 4)
+    assert ds.cache_hit.values.tolist() == [False, True, False, True]
+
+
+def test_drain__finishes_what_it_has_and_refuses_the_rest():
+    fleet = FLEET.with_events([sweep.Drain(0, 4.0, 100.0)], heartbeat_ms=2.0, misses=3)
+    ds = replay([0.0, 1.0, 5.0], [20.0, 1.0, 1.0], fleet)
+    assert ds.replica_id.values.tolist() == [0, 1, 1]
+    assert ds.finish_ms.values.tolist() == [20.0, 2.0, 6.0]
+    assert ds.attempts.values.tolist() == [1, 1, 2]
+
+
+def test_slow__work_is_conserved_within_a_service():
+    """10 ms of work: 4 done by 4 ms, 3 more by 10 ms at half speed, the last 3 by 13 ms."""
+    fleet = sweep.Fleet.fixed([1.0]).with_events([sweep.Slow(0, 4.0, 10.0, 0.5)])
+    ds = replay([0.0], [10.0], fleet)
+    assert ds.finish_ms.values.tolist() == [13.0]
+
+
+def test_no_replica__waits_or_is_lost_and_ends():
+    down = [sweep.Down(0, 1.0, 50.0), sweep.Down(1, 1.0, 40.0)]
+    options = {"heartbeat_ms": 1.0, "misses": 0}
+    wait = replay([2.0], [1.0], FLEET.with_events(down, **options))
+    assert wait.start_ms.values.tolist() == [40.0]
+    lose = replay([2.0], [1.0], FLEET.with_events(down, no_replica="lose", **options))
+    assert lose.lost.values.tolist() == [True]
+    ever = [sweep.Down(0, 1.0, math.inf), sweep.Down(1, 1.0, math.inf)]
+    assert replay([2.0], [1.0], FLEET.with_events(ever, **options)).lost.values.tolist() == [True]
+
+
+def test_breaker__opens_then_lets_one_trial_through():
+    """A drain nobody hears of for long: two refusals open the breaker for 10 ms, the trial's refusal opens it again."""
+    options = {"heartbeat_ms": 1000.0, "misses": 1, "retries": 1}
+    arrivals = [1.0 + i for i in range(30)]
+    drained = [sweep.Drain(0, 0.0, 500.0)]
+    refused = []
+    for breaker in (None, sweep.Breaker(2, 10.0)):
+        fleet = FLEET.with_events(drained, breaker=breaker, **options)
+        ds = replay(arrivals, [0.5] * 30, fleet, policy="least_load(signal=requests)")
+        refused.append(ds.arrival_ms.values[ds.attempts.values == 2].tolist())
+    # Idle, the draining replica looks best to every request.
+    assert refused == [arrivals, [1.0, 2.0, 12.0, 22.0]]
+
+
+def test_run__failures_add_their_variables():
+    work = sweep.Workload.poisson(requests=400, utilisation=0.5, replicas=2, sessions=40, prefixes=40)
+    fleet = FLEET.with_events([sweep.Down(0, 300.0, 600.0)])
+    ds = sweep.run(work, fleet, policy=["round_robin", "queue_aware", "locality_aware"], slack=[0.0, 5.0], seed=4)
+    assert ((ds.request_count + ds.lost_requests) == 400).all()
+    assert (ds.misrouted_requests > 0).any()
+    assert "lost_requests" not in sweep.run(work, FLEET, policy="round_robin", seed=1)
+    with pytest.raises(sweep.InputError, match="engine 'timeline'"):
+        sweep.run(work, fleet, policy="round_robin", seed=1, engine="token_step")
+
+
+@pytest.mark.parametrize("policy", ["queue_aware", "least_load(signal=requests)", "shortest_expected_delay"])
+def test_nobody_foresees_an_event(policy):
+    """What happens after a time changes no choice before it."""
+    work = sweep.Workload.poisson(requests=300, utilisation=0.9, replicas=2).realise(3)
+    for event in (sweep.Down(0, 900.0, 950.0), sweep.Slow(1, 900.0, 950.0, 0.1), sweep.Drain(0, 900.0, 950.0)):
+        fleet = FLEET.with_events([event], heartbeat_ms=10.0)
+        sent = [sweep.simulate(work, each, policy=policy).replica_id.values for each in (fleet, [1.0, 1.0])]
+        done = sweep.simulate(work, fleet, policy=policy).lost.values
+        early = (work.arrival_ms < 900.0) & ~done
+        # A request that the failure caught was sent again, so only what finished where it went can be compared.
+        once = early & (sweep.simulate(work, fleet, policy=policy).attempts.values == 1)
+        assert once.sum() > 100
+        assert sent[0][once].tolist() == sent[1][once].tolist()
