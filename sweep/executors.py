@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -157,6 +158,8 @@ def _start_worker(job: bytes, stop: Flag) -> None:
     """Prepare a process of our pool: the parent handles Ctrl-C, and a worker does not outlive it."""
     global _here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An interpreter takes as long to clear away its compiled code as a stop may take.
+    atexit.register(os._exit, 0)
     _here = pickle.loads(job), stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -92,7 +92,7 @@ def test_signal__stops_within_a_second(
     assert "Traceback" not in err
     assert "Interrupted: stopped: " in err and "blocks were done and are kept in" in err
     # A second on a machine of its own; these cores are shared.
-    assert took < 3
+    assert took < 5
     assert not [line for line in stores.verify(store) if not line.startswith("missing: ")]
 
 
