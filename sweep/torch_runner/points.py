@@ -128,8 +128,8 @@ def plan_replay(job: Job, ranks: int | None = None) -> ReplayPlan:
         )
     if any(point.requests.blocks is not None for point in found):
         raise InputError(
-            "The stream has prompt blocks, and a rank has no cache of blocks; replay a stream whose requests have prefix"
-            " keys or none."
+            "The stream has prompt blocks, and a rank has no cache of blocks; replay a stream whose requests have "
+            "prefix keys or none."
         )
     if not len(found[0].requests):
         raise InputError("The stream has no requests, so there is nothing to replay.")
