@@ -103,6 +103,7 @@ def test_dataset__that_cannot_be_replayed(dataset, tmp_path):
     for attrs, said in (
         ({"sweep_version": "0.0.1"}, "was made by sweep 0.0.1, this is"),
         ({"engine": "token_step"}, "only points of 'timeline'"),
+        ({"settings": '{"cache_blocks": [8]}'}, "was made with cache_blocks, which a replay on ranks does not have"),
     ):
         path = tmp_path / f"{next(iter(attrs))}.zarr"
         sweep.write(ds.assign_attrs(attrs), path)
@@ -114,6 +115,17 @@ def test_dataset__that_cannot_be_replayed(dataset, tmp_path):
         plan_replay(Job(dataset=bare))
     with pytest.raises(InputError, match="There are 3 ranks for 2 replicas"):
         plan_replay(Job(dataset=dataset), 3)
+
+
+def test_stream__of_prompt_blocks_is_refused(tmp_path):
+    records = [
+        {"arrival_ms": 0.0, "service_ms": 1.0, "prompt_tokens": 32, "blocks": ["a", "b"], "block_tokens": [16, 16]}
+    ]
+    work = sweep.Workload.fixed(sweep.Requests.from_records(records))
+    ds = sweep.run(work, sweep.Fleet.fixed([1.0, 1.0]), policy="queue_aware", seed=1)
+    sweep.write(ds, tmp_path / "blocks.zarr")
+    with pytest.raises(InputError, match="a rank has no cache of blocks"):
+        plan_replay(Job(dataset=tmp_path / "blocks.zarr"))
 
 
 def test_stream__default_and_trace(tmp_path):

@@ -30,6 +30,8 @@ BEST, WORST, FRONTIER = "best", "worst", "frontier"
 OBJECTIVE = "p99_queue_wait_ms"
 #: The default stream: short enough for a test, loaded enough for queues to form.
 REQUESTS, UTILISATION, MEAN_SERVICE_MS, SESSIONS = 200, 0.8, 10.0, 20
+#: The settings of a sweep that a replay can keep, or that change no number of the timeline.
+_SETTINGS = ("cache_hit_speedup", "warmup", "slo_ms", "steps", "step_ms")
 _POLICIES = ("round_robin", "queue_aware", "locality_aware")
 
 
@@ -124,6 +126,11 @@ def plan_replay(job: Job, ranks: int | None = None) -> ReplayPlan:
         raise InputError(
             f"There are {wanted} ranks for {replicas} replicas; every rank is one replica, so start {replicas} ranks."
         )
+    if any(point.requests.blocks is not None for point in found):
+        raise InputError(
+            "The stream has prompt blocks, and a rank has no cache of blocks; replay a stream whose requests have "
+            "prefix keys or none."
+        )
     if not len(found[0].requests):
         raise InputError("The stream has no requests, so there is nothing to replay.")
     return ReplayPlan(replicas, tuple(found))
@@ -164,6 +171,11 @@ def _of_dataset(job: Job) -> list[Point]:
         raise InputError(
             f"{job.dataset} is of the engine {ds.attrs['engine']!r}; only points of 'timeline' can be replayed."
         )
+    beyond = [name for name in json.loads(ds.attrs["settings"]) if name not in _SETTINGS]
+    workload = sweep.Workload.from_dict(json.loads(ds.attrs["workload"]))
+    beyond += [dim for dim in group_dims(whole(ds, OBJECTIVE)) if dim not in ("heterogeneity", *workload.dims)]
+    if beyond:
+        raise InputError(f"{job.dataset} was made with {beyond[0]}, which a replay on ranks does not have.")
     chosen: dict[tuple[Any, ...], Point] = {}
     for text in job.select or (BEST,):
         for point in _selected(ds, text, job):
