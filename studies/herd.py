@@ -76,7 +76,7 @@ def main(
 
     found = {name: run(work, RULES) for name, work in traffics.items()}
     many = {
-        f"{routers} router{'s' if routers > 1 else ''}": f"least_load(signal=requests, correction=own, routers={routers}, freshness_ms={{}})"
+        f"{routers} router{'s' if routers > 1 else ''}": RULES[CORRECTED].replace("own", f"own, routers={routers}")
         for routers in ROUTERS
     }
     shared = run(traffics["Poisson arrivals"], many)
@@ -90,8 +90,8 @@ def main(
         write_report(
             new,
             "When does the least loaded replica become the wrong one?",
-            "Routers see loads as they were at the last report. All requests between two reports see the same least loaded "
-            "replica and run to it together. How old may a view be before a rule that looks at less does better?",
+            "Routers see loads as they were at the last report. All requests between two reports see the same least "
+            "loaded replica and run to it together. How old may a view be before a rule that looks at less does better?",
             said,
             parts,
             facts_of(sweep.run(traffics["Poisson arrivals"], fleet, policy="random", seed=1))
@@ -112,13 +112,15 @@ def answer(ds: xr.Dataset, shared: xr.Dataset) -> list[str]:
         other: tables.estimate(*crossing(ds, WAIT, "freshness", LEAST, other)) for other in (RANDOM, TWO, WEIGHTED)
     }
     return [
-        f"Least load on a view refreshed every T ms becomes worse than weighted random at T = {places[WEIGHTED]} ms, than "
-        f"power of two at {places[TWO]} ms and than random at {places[RANDOM]} ms [95 % intervals over n = {ds.sizes['seed']:,} "
-        f"seeds]; the mean service takes {SERVICE_MS:g} ms.",
-        f"At T = {oldest:g} ms it waits {at(ds, LEAST, oldest)} ms on average; adding its own dispatches to the view brings "
-        f"that back to {at(ds, CORRECTED, oldest)} ms, against {at(ds, LEAST, 0.0)} ms live and {at(ds, RANDOM, 0.0)} ms at random.",
-        f"Own dispatches are less of the load with more routers: at T = {oldest:g} ms, {ROUTERS[-1]} routers that each correct "
-        f"for their own wait {at(shared, f'{ROUTERS[-1]} routers', oldest)} ms, one waits {at(shared, '1 router', oldest)} ms.",
+        f"Least load on a view refreshed every T ms becomes worse than weighted random at T = {places[WEIGHTED]} ms, "
+        f"than power of two at {places[TWO]} ms and than random at {places[RANDOM]} ms [95 % intervals over "
+        f"n = {ds.sizes['seed']:,} seeds]; the mean service takes {SERVICE_MS:g} ms.",
+        f"At T = {oldest:g} ms it waits {at(ds, LEAST, oldest)} ms on average; adding its own dispatches to the view "
+        f"brings that back to {at(ds, CORRECTED, oldest)} ms, against {at(ds, LEAST, 0.0)} ms live and "
+        f"{at(ds, RANDOM, 0.0)} ms at random.",
+        f"Own dispatches are less of the load with more routers: at T = {oldest:g} ms, {ROUTERS[-1]} routers that each "
+        f"correct for their own wait {at(shared, f'{ROUTERS[-1]} routers', oldest)} ms, one waits "
+        f"{at(shared, '1 router', oldest)} ms.",
     ]
 
 
@@ -148,7 +150,8 @@ def sections(found: dict[str, xr.Dataset], shared: xr.Dataset, crossings: Sequen
             "Where least load comes to be worse",
             [
                 "The freshness at which the mean wait of least load passes that of another policy on the same stream, "
-                "interpolated seed by seed; mean [95 % interval]. Bursts alternate between 1.2 and 0.8 of the mean rate."
+                "interpolated seed by seed; mean [95 % interval]. Bursts alternate between 1.2 and 0.8 of the mean "
+                "rate."
             ],
             [crossings],
         )

@@ -56,8 +56,8 @@ def simulate(
     A Dataset over ``request``: ``arrival_ms``, ``service_ms``, ``replica_id``, ``route_reason`` (strings),
     ``cache_hit``, ``start_ms``, ``finish_ms``, ``queue_wait_ms`` and ``effective_service_ms``. The token-step engine
     gives ``replica_id`` (-1 = did not arrive within the run), ``route_reason``, ``start_ms`` (NaN = never) and
-    ``queue_wait_ms``, and ``load`` (step, replica) in tokens. A fleet with events adds ``lost`` (then the times are NaN and the replica -1)
-    and ``attempts``.
+    ``queue_wait_ms``, and ``load`` (step, replica) in tokens. A fleet with events adds ``lost`` (then the times are
+    NaN and the replica is -1) and ``attempts``.
 
     Raises
     ------

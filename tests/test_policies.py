@@ -4,7 +4,6 @@ import sweep
 from sweep import InputError
 from sweep.policies import as_policies, catalogue
 
-
 TEXTS = ("least_load(signal=requests+0.01*tokens, tie=random)", "weighted_round_robin(weights=5:1:1)")
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_policies import PARAMETERS, policies
-from strategies import long_streams, slacks, speeds, speedups, streams
+from strategies import crowds, slacks, speeds, speedups, streams
 from test_oracle import assert_run_equals_oracle
 
 import sweep
@@ -41,7 +41,7 @@ def test_router__every_request(name):
     same()
 
 
-@given(cells(long_streams(max_size=150)), slacks(), speedups())
+@given(cells(crowds()), slacks(), speedups())
 @settings(max_examples=60)
 def test_router__long_streams(cell, slack, speedup):
     assert_same(*cell, slack[0], speedup, 3)

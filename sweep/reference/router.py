@@ -482,8 +482,8 @@ class Simulation:
 def recovery_ms(records: Sequence[Record], events: Events) -> float:
     """Return how long after an event's detection the P95 wait is back within 10 %, the longest over events.
 
-    Windows hold the requests that arrived in the last ``events.window_ms``: before the event started, and then up to and
-    including each arrival from the detection on. NaN where it never is.
+    Windows hold the requests that arrived in the last ``events.window_ms``: before the event started, and then up to
+    and including each arrival from the detection on. NaN where it never is.
     """
     longest = 0.0 if events.events else math.nan
     waits = [(record["arrival_ms"], record["queue_wait_ms"]) for record in records]
