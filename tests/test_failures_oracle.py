@@ -46,7 +46,7 @@ def test_failures__every_request(name):
     same()
 
 
-@given(cells(crowds()), slacks(), speedups())
+@given(cells(crowds().map(lambda crowd: crowd.records())), slacks(), speedups())
 @settings(max_examples=60)
 def test_failures__long_streams(cell, slack, speedup):
     assert_same(*cell, slack[0], speedup, seed=4)
