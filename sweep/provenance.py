@@ -14,7 +14,16 @@ import numba
 import numpy as np
 
 #: The sources that decide numbers: from a description and a seed to the arrays of a block.
-DECIDING = ("kernels/*.py", "engines.py", "streams.py", "workload.py", "blocks.py")
+DECIDING = (
+    "kernels/*.py",
+    "engines.py",
+    "routing.py",
+    "router_rules.py",
+    "events.py",
+    "streams.py",
+    "workload.py",
+    "blocks.py",
+)
 
 _PACKAGE = Path(__file__).parent
 
