@@ -149,8 +149,8 @@ def answer(again: xr.Dataset, never: xr.Dataset) -> list[str]:
     worst, best = ranked[-1], ranked[0]
     return [
         f"With a heartbeat of {long:g} ms {worst} loses {at(never, LOST, worst, long)} of 7,000 requests when "
-        f"there is no retry, {best} {at(never, LOST, best, long)}; with {short:g} ms they lose {at(never, LOST, worst, short)} and "
-        f"{at(never, LOST, best, short)} [95 % intervals over n = {again.sizes['seed']:,} seeds].",
+        f"there is no retry, {best} {at(never, LOST, best, long)}; with {short:g} ms they lose {at(never, LOST, worst, short)} "
+        f"and {at(never, LOST, best, short)} [95 % intervals over n = {again.sizes['seed']:,} seeds].",
         f"With one retry {int(again[LOST].sum()):,} of {again[LOST].size * 7_000:,} requests are lost. The P95 wait is "
         f"back within 10 % {at(again, RECOVERY, best, long)} ms after the detection under {best} and "
         f"{at(again, RECOVERY, worst, long)} ms under {worst} with the heartbeat of {long:g} ms; "

@@ -91,7 +91,7 @@ def main(
             new,
             "When does the least loaded replica become the wrong one?",
             "Routers see loads as they were at the last report. All requests between two reports see the same "
-            "least loaded replica and run to it together. How old may a view be before a rule that looks at less does better?",
+            "least loaded replica and run to it together. How old may a view be before a rule that looks at less is better?",
             said,
             parts,
             facts_of(sweep.run(traffics["Poisson arrivals"], fleet, policy="random", seed=1))

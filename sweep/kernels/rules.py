@@ -63,7 +63,7 @@ class Tables(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What decides the draws and ties of one decision: seed, its number, rotating start, kind of tie and its uniform."""
+    """What decides the draws and ties of one decision: seed, its number, rotating start, kind of tie, its uniform."""
 
     seed: np.uint64
     number: int
