@@ -76,9 +76,7 @@ def main(
 
     found = {name: run(work, RULES) for name, work in traffics.items()}
     many = {
-        f"{routers} router{'s' if routers > 1 else ''}": (
-            f"least_load(signal=requests, correction=own, routers={routers}, freshness_ms={{}})"
-        )
+        f"{routers} router{'s' if routers > 1 else ''}": RULES[CORRECTED].replace("own", f"own, routers={routers}")
         for routers in ROUTERS
     }
     shared = run(traffics["Poisson arrivals"], many)

@@ -29,8 +29,8 @@ LIMITS = (
     "on the model, the kernels and what else is in the batch.",
     "KV memory: without caches of blocks of a given capacity, a replica's cache never fills and prefixes match whole "
     "or not at all, so reuse is an upper bound. What running requests hold while they decode is never counted.",
-    "The network and the router: routing takes no time, every signal is fresh and exact, nothing fails, and no request "
-    "is retried, cancelled or moved once routed.",
+    "The network and the router: routing takes no time. Unless a policy or the fleet says otherwise, every signal is "
+    "fresh and exact, nothing fails, and no request is retried, cancelled or moved once routed.",
     "Batching: the timeline engine serves one request at a time per replica, the token engine a fixed number of tokens "
     "per step; neither slows down as a batch grows.",
     "Traffic: clients do not react to waits, and a generated stream has the regularities it was given and no others.",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_policies import PARAMETERS, events, policies
-from strategies import long_streams, slacks, speeds, speedups, streams
+from strategies import crowds, slacks, speeds, speedups, streams
 
 import sweep
 from sweep.reference import summarize_replica_service
@@ -46,7 +46,7 @@ def test_failures__every_request(name):
     same()
 
 
-@given(cells(long_streams(max_size=120)), slacks(), speedups())
+@given(cells(crowds().map(lambda crowd: crowd.records())), slacks(), speedups())
 @settings(max_examples=60)
 def test_failures__long_streams(cell, slack, speedup):
     assert_same(*cell, slack[0], speedup, seed=4)

@@ -512,7 +512,7 @@ def test_code__holds_every_source_that_decides_numbers() -> None:
                 found = [inside / f"{alias.name}.py" for alias in node.names if inside.is_dir()]
                 imported |= {path for path in [inside.with_suffix(".py"), *found] if path.is_file()}
     # The catalogue's words, checks of arguments, and the containers that hold what was given or drawn.
-    known = {"columns", "errors", "fleet", "grid", "policies", "requests", "rules_api", "variables"}
+    known = {"columns", "errors", "fleet", "grid", "policies", "requests", "rule", "rules_api", "variables"}
     assert {path.stem for path in imported - hashed} <= known
 
 

@@ -40,7 +40,7 @@ def test_ratio__router_engine_against_one_lane(benchmark, report, measuring, rep
     calls = []
     for label in POLICIES:
         policy = sweep.Policy.parse(label)
-        run = engines._runner_of(policy, None)
+        run = engines._runner_of(policy, None, work)
         stream = engines.Stream.of(work, in_full=run is not engines._built_in_lanes)
 
         def call(run=run, stream=stream, policy=policy):
