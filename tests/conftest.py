@@ -1,9 +1,39 @@
-"""Test-wide settings: hypothesis profiles without a deadline, since the first call of a kernel compiles it."""
+"""Test-wide settings: hypothesis profiles without a deadline, and the table that benchmarks print at the end."""
+
+from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+import pytest
 from hypothesis import settings
 
+# The first call of a kernel compiles it, which no deadline would survive.
 settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+_LINES: list[str] = []
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Return a function that adds a line to the table when benchmarks are enabled."""
+    return _LINES.append if _enabled(request.config) else lambda line: None
+
+
+@pytest.fixture
+def measuring(request: pytest.FixtureRequest) -> bool:
+    """Whether benchmarks are enabled; otherwise a benchmark only shows that it runs."""
+    return _enabled(request.config)
+
+
+def _enabled(config: pytest.Config) -> bool:
+    return bool(config.getoption("benchmark_enable")) or not config.getoption("benchmark_disable")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _LINES:
+        terminalreporter.section("sweep: cost per simulated request per cell")
+        for line in _LINES:
+            terminalreporter.line(line)
