@@ -367,18 +367,6 @@ def make_workload(found: dict[str, Any], replicas: int) -> Workload:
     return make(**settings)
 
 
-def policies_for(found: dict[str, Any], workload: Workload) -> list[str]:
-    """Return the policies to run when none are given: all of the engine that know the caches simulated."""
-    from sweep.block_cells import RULES
-    from sweep.policies import names_for
-
-    engine = found.get("engine", "timeline")
-    names = names_for(engine)
-    if engine != "timeline" or not (workload.has_blocks or "cache_blocks" in found):
-        return names
-    return [name for name in names if name in RULES]
-
-
 def offered_load(workload: Workload, capacity: float) -> float:
     """Return the work that a workload without lists brings per unit of `capacity`, the total speed.
 

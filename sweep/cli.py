@@ -26,7 +26,7 @@ from sweep.cli_status import status
 from sweep.errors import BlockError, InputError
 from sweep.interrupts import Terminated, terminable
 from sweep.options import FILE, INTEGER, PLACE, Command, Option, choice
-from sweep.policies import Policy, catalogue
+from sweep.policies import Policy, catalogue, default_names
 from sweep.torch_runner.arguments import OPTIONS as VALIDATE
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     fleet = arguments.make_fleet(found)
     workload = arguments.make_workload(found, fleet.replicas)
     settings = {name: found[name] for name in _RUN_SETTINGS if name in found}
-    settings.setdefault("policy", arguments.policies_for(found, workload))
+    settings.setdefault("policy", default_names(found.get("engine", "timeline")))
     if "seeds" in found or ("trace" in found and "resample" not in found):
         # A trace is the same under every seed.
         settings["seed"] = found.get("seeds", 1)

@@ -6,14 +6,15 @@ import pytest
 
 import sweep
 from sweep.kernels import statistics, token_step
-from sweep.variables import VARIABLES
+from sweep.variables import FAILURES, MIGRATIONS, OF_BLOCKS, VARIABLES
 
 README = Path(__file__).parents[1] / "README.md"
 
 
 def rows(engine):
     """The rows of the README's table of an engine."""
-    for variable in VARIABLES[engine].values():
+    more = [*MIGRATIONS.values(), *FAILURES.values()] if engine == "timeline" else []
+    for variable in [*VARIABLES[engine].values(), *more]:
         arrow = {"lower": "↓", "higher": "↑", None: ""}[variable.better]
         where = f" ({', '.join(variable.dims)})" if variable.dims else ""
         yield f"| `{variable.name}`{where} | {variable.units} | {arrow} | {variable.comment} |"
@@ -27,7 +28,10 @@ def test_readme__lists_every_variable(engine):
 
 
 def test_kernels__fill_exactly_the_scalar_variables():
-    scalars = {engine: {name for name, v in known.items() if not v.dims} for engine, known in VARIABLES.items()}
+    scalars = {
+        engine: {name for name, v in known.items() if not v.dims and name not in OF_BLOCKS}
+        for engine, known in VARIABLES.items()
+    }
     assert set(statistics.COLUMNS) == scalars["timeline"]
     assert set(token_step.COLUMNS) == scalars["token_step"]
 
@@ -35,8 +39,8 @@ def test_kernels__fill_exactly_the_scalar_variables():
 def test_dataset__carries_the_attributes_and_types_of_the_registry():
     work = sweep.Workload.dplb_burst()
     for engine, policy in (("timeline", "queue_aware"), ("token_step", "least_load")):
-        slo = {"slo_ms": 20.0} if engine == "timeline" else {}
-        ds = sweep.run(work, sweep.Fleet.fixed([1.0, 0.5]), policy=policy, seed=2, engine=engine, **slo)
+        given = {"slo_ms": 20.0, "cache_blocks": 5} if engine == "timeline" else {}
+        ds = sweep.run(work, sweep.Fleet.fixed([1.0, 0.5]), policy=policy, seed=2, engine=engine, **given)
         assert list(ds.data_vars) == list(VARIABLES[engine])
         for name, variable in VARIABLES[engine].items():
             assert ds[name].attrs == variable.attrs
