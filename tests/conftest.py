@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import settings
 settings.register_profile("default", deadline=None, max_examples=50, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=1_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A shell that starts the tests in the background makes them ignore SIGINT, and so would the processes that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LINES: list[str] = []
 
