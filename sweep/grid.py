@@ -117,12 +117,6 @@ class Grid:
         return int(np.prod(self.shape, dtype=object))
 
     @property
-    def cells_per_seed(self) -> int:
-        """Return how many cells are simulated per seed and workload: one for all slacks where none is read."""
-        slacks = sum(len(self.slack) if policy.rule.reads_slack else 1 for policy in self.policies)
-        return slacks * len(self.fleet.heterogeneity) * max(len(self.settings.cache_blocks), 1)
-
-    @property
     def result_bytes(self) -> int:
         """Return the size of the result in memory."""
         lengths = {"replica": self.fleet.replicas, "reason": len(self.reasons)}

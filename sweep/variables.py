@@ -7,10 +7,6 @@ from typing import Literal
 
 ENGINES = ("timeline", "token_step")
 
-#: The dimensions of a cell, in the order every result has them. The parameters of a workload that
-#: are given as lists stand between ``heterogeneity`` and ``seed``.
-CELL_DIMS = ("policy", "slack", "heterogeneity", "seed")
-
 
 @dataclass(frozen=True)
 class Variable:

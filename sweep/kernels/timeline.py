@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 
 from sweep.kernels.jit import kernel
-from sweep.kernels.statistics import cell_statistics
 
 ROUND_ROBIN, QUEUE_AWARE, LOCALITY_AWARE = range(3)
 
@@ -226,12 +225,3 @@ def run_lanes(rule, arrival, service, prefix, session, prefixes, sessions, speed
             start[i, lane] = begin
             effective[i, lane] = took
             reason[lane] = 2 * reason[lane] + hit
-
-
-@kernel
-def timeline_block(
-    rule, arrival, service, prefix, session, prefixes, sessions, speed, slack, speedup, warmup, slo, record, tile, out
-):
-    """Simulate every lane over one stream (see `run_lanes`) and fill its statistics."""
-    run_lanes(rule, arrival, service, prefix, session, prefixes, sessions, speed, slack, speedup, warmup, record)
-    cell_statistics(arrival, record, tile, warmup, slo, out)
