@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import queue
+import socket
 import threading
 
 import numpy as np
@@ -17,8 +19,9 @@ from sweep.reference import load_variance_of, simulate_replica_routing, summariz
 from sweep.torch_runner import online, replay, result
 from sweep.torch_runner.clock import now_ns, wait_until
 from sweep.torch_runner.devices import Device
-from sweep.torch_runner.group import Group, Place
+from sweep.torch_runner.group import Group, PeerLost, Place
 from sweep.torch_runner.job import Job
+from sweep.torch_runner.lines import Line, connect
 from sweep.torch_runner.measured import Served, first_in_first_out, statistics_of
 from sweep.torch_runner.points import plan_replay
 from sweep.torch_runner.replay import Case, Replayed
@@ -357,6 +360,58 @@ def test_online__where_it_is_not_possible():
     assert online.why_not(point, alone, turns=1) == ""
     assert "in turn" in online.why_not(point, alone, turns=2)
     assert "several hosts" in online.why_not(point, Group(Place(0, 2, 0, 1), board, 60.0), turns=1)
+
+
+def test_line__carries_whole_messages_and_says_when_the_other_end_is_gone():
+    ours, theirs = socket.socketpair()
+    line, other = Line(ours), Line(theirs)
+    line.post(1, -2, 2**60)
+    line.post(7)
+    assert other.fetch(3) == (1, -2, 2**60)
+    assert other.fetch(1) == (7,)
+    theirs.sendall(b"\0" * 5)
+    threading.Timer(0.05, theirs.sendall, [b"\0" * 19]).start()
+    assert line.fetch(3) == (0, 0, 0)
+    ours.settimeout(0.05)
+    with pytest.raises(PeerLost, match="timed out"):
+        line.fetch(1)
+    other.close()
+    with pytest.raises(PeerLost, match="closed the line"):
+        line.fetch(1)
+    with pytest.raises(PeerLost, match="Broken pipe"):
+        line.post(1)
+    line.close()
+
+
+def test_lines__join_rank_0_with_every_other():
+    class Shared(Group):
+        """Ranks that are threads, and so hand over the address in memory."""
+
+        def from_first(self, value):
+            if self.place.rank == 0:
+                addresses.put(value)
+                addresses.put(value)
+                return value
+            return addresses.get(timeout=10)
+
+    addresses = queue.SimpleQueue()
+    found = {}
+
+    def rank(r):
+        found[r] = connect(Shared(Place(r, 3, r, 3), None, 10.0))
+
+    threads = [threading.Thread(target=rank, args=(r,)) for r in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert {r: set(lines) for r, lines in found.items()} == {0: {1, 2}, 1: {0}, 2: {0}}
+    for r in (1, 2):
+        found[r][0].post(r)
+        assert found[0][r].fetch(1) == (r,)
+    for lines in found.values():
+        for line in lines.values():
+            line.close()
 
 
 def test_clock__does_not_wake_early():

@@ -18,11 +18,13 @@ from sweep.errors import InputError
 from sweep.intervals import t_interval
 from sweep.torch_runner import command, decision, makespan, result
 from sweep.torch_runner.devices import Device
+from sweep.torch_runner.group import Place
 from sweep.torch_runner.job import Job
 from sweep.torch_runner.makespan import Timings
 from sweep.torch_runner.plan import plan_makespan
-from sweep.torch_runner.watch import Failure
-from sweep.torch_runner.work import Unit, calibrated_unit
+from sweep.torch_runner.report import text_of
+from sweep.torch_runner.watch import Board, Failure
+from sweep.torch_runner.work import Elapsed, Unit, calibrated_unit
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,8 +44,16 @@ def test_plan__published_assignment():
 
 def test_plan__other_policies_follow_and_none_that_needs_locality():
     strategies = [assignment.strategy for assignment in plan_makespan(Job()).assignments]
-    assert "queue_aware" in strategies[2:]
-    assert "locality_aware" not in strategies
+    # All of the catalogue that neither a session nor a prefix, which the requests lack, can move.
+    assert strategies[2:] == [
+        "queue_aware",
+        "least_load",
+        "random",
+        "weighted_random",
+        "power_of_d",
+        "weighted_round_robin",
+        "shortest_expected_delay",
+    ]
     chosen = plan_makespan(Job(policy=("locality_aware", "round_robin"))).assignments
     assert [assignment.strategy for assignment in chosen] == ["round_robin", "least_loaded", "locality_aware"]
 
@@ -226,6 +236,67 @@ def test_overall__the_worst_claim_decides():
 # --- rows and comparison, from made-up times ---------------------------------------------------------------
 
 
+class Alone:
+    """A group of one process that stands for both ranks."""
+
+    place = Place(0, 2, 0, 2)
+
+    def barrier(self):
+        pass
+
+    def gather(self, value):
+        return [value, value]
+
+
+class Stopwatch:
+    """Work that takes a millisecond per product."""
+
+    def __init__(self):
+        self.queues = []
+
+    def timed(self, queue, beat):
+        self.queues.append(sum(queue))
+        return Elapsed(float(sum(queue)), float(sum(queue)))
+
+
+def test_measure__runs_an_assignment_once_and_every_other_round_backwards():
+    job, work = Job(warmup=0, repeats=2), Stopwatch()
+    plan = plan_makespan(job)
+    board = Board(0, 2, 0)
+    board.forget()
+    found = makespan.measure(job, plan, Alone(), CPU, work, Unit(1, 1.0, 1.0), board)
+    once = [plan.assignments[i].units(2)[0] for i in (0, 1, 4, 5)]
+    assert [plan.assignments[i].strategy for i in (0, 1, 4, 5)] == [
+        "round_robin", "least_loaded", "random", "weighted_random"
+    ]  # fmt: skip
+    assert work.queues == [*once, *reversed(once)]
+    for assignment, times in zip(plan.assignments, found, strict=True):
+        assert (times.elapsed == assignment.units(2)[0]).all(), assignment.strategy
+
+
+def test_rows__say_with_whom_they_were_measured_and_do_not_compare_a_strategy_with_itself():
+    found = document().document
+    shared = {row["strategy"]: row["measured_with"] for row in found["metrics"]["rows"]}
+    assert shared == {
+        "round_robin": None,
+        "least_loaded": None,
+        "queue_aware": "least_loaded",
+        "least_load": "least_loaded",
+        "random": None,
+        "weighted_random": None,
+        "power_of_d": "least_loaded",
+        "weighted_round_robin": "round_robin",
+        "shortest_expected_delay": "least_loaded",
+    }
+    (pair,) = (
+        pair
+        for pair in found["prediction"]["pairs"]
+        if (pair["strategy"], pair["quantity"]) == ("weighted_round_robin", "ratio of makespan_ms")
+    )
+    assert (pair["predicted"], pair["verdict"]) == (1.0, "not_judged")
+    assert "queue_aware (run as least_loaded)" in text_of(found)
+
+
 def test_rows__first_two_strategies_and_units():
     rows = document().document["metrics"]["rows"]
     assert [row["strategy"] for row in rows[:2]] == ["round_robin", "least_loaded"]
@@ -253,8 +324,8 @@ def test_compare__confirms_the_published_ratio():
     assert (pair["strategy"], pair["against"]) == ("least_loaded", "round_robin")
     assert pair["predicted"] == pytest.approx(26 / 17)
     assert pair["measured"]["mean"] == pytest.approx(26 / 17, rel=0.01)
-    spent = found["prediction"]["pairs"][-2]
-    assert (spent["quantity"], spent["verdict"]) == ("ratio of max_rank_cpu_ms", "not_judged")
+    spent = next(pair for pair in found["prediction"]["pairs"] if pair["quantity"] == "ratio of max_rank_cpu_ms")
+    assert (spent["strategy"], spent["verdict"]) == ("least_loaded", "not_judged")
     assert spent["measured"]["mean"] == pytest.approx(26 / 17, rel=0.01)
     assert found["decision"] == "confirmed"
 
@@ -275,7 +346,7 @@ def test_compare__ranks_that_share_a_device_at_once():
     found, verdicts = makespan.compare(job, plan, Device("cuda", 0, 1, 0, 2, (0,)), unit, together)
     assert [point["predicted"] for point in found["points"]] == [320.0] * len(plan.assignments)
     assert {pair["predicted"] for pair in found["pairs"]} == {1.0}
-    assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}
+    assert {verdict.verdict for verdict in verdicts} == {"inconclusive", "not_judged"}
 
 
 def test_duration__too_long_for_the_timeout():

@@ -47,25 +47,28 @@ def measure(
 ) -> list[Timings]:
     """Run all rounds and return the times of each strategy, from all ranks; collective.
 
-    Strategies alternate within each round, so that a change of the machine's pace meets all of them.
+    Strategies alternate within each round, and every other round goes through them backwards, so that a change of the
+    machine's pace meets all of them alike. Strategies of one assignment are run once and share their times.
     """
     rank, speed = group.place.rank, plan.speeds[group.place.rank]
     turns = 1 if job.concurrent_sharing else device.turns
-    found: list[list[Elapsed]] = [[] for _ in plan.assignments]
+    distinct = [assignment for assignment in plan.assignments if plan.alike(assignment) is assignment]
+    found: dict[str, list[Elapsed]] = {assignment.strategy: [] for assignment in distinct}
     for repeat in range(-job.warmup, job.repeats):
-        for times, assignment in zip(found, plan.assignments, strict=True):
+        for assignment in distinct if repeat % 2 == 0 else reversed(distinct):
             queue = assignment.products(rank, unit.products, speed)
             for turn in range(turns):
                 group.barrier()
                 if turn == device.turn or job.concurrent_sharing:
                     elapsed = work.timed(queue, board.beat)
             if repeat >= 0:
-                times.append(elapsed)
+                found[assignment.strategy].append(elapsed)
     ranks = group.gather(found)
     timings = []
-    for s in range(len(plan.assignments)):
-        elapsed_ms = np.array([[times[s][k].ms for times in ranks] for k in range(job.repeats)])
-        cpu_ms = np.array([[times[s][k].cpu_ms for times in ranks] for k in range(job.repeats)])
+    for assignment in plan.assignments:
+        of_ranks = [times[plan.alike(assignment).strategy] for times in ranks]
+        elapsed_ms = np.array([[times[k].ms for times in of_ranks] for k in range(job.repeats)])
+        cpu_ms = np.array([[times[k].cpu_ms for times in of_ranks] for k in range(job.repeats)])
         timings.append(Timings(elapsed_ms, cpu_ms if device.kind == "cpu" else None))
     return timings
 
@@ -83,6 +86,7 @@ def rows(plan: MakespanPlan, unit: Unit, timings: list[Timings]) -> list[dict[st
         found.append(
             {
                 "strategy": assignment.strategy,
+                "measured_with": _measured_with(plan, assignment),
                 "request_cost_units_per_rank": assignment.units(plan.ranks),
                 "products_per_rank": products,
                 "rank_speed_asked": list(plan.speeds),
@@ -129,7 +133,9 @@ def compare(
     for assignment, times, span in list(zip(plan.assignments, timings, spans, strict=True))[1:]:
         measured = decision.ratio_of(timings[0].makespan.tolist(), times.makespan.tolist())
         predicted = spans[0] / span
-        if job.concurrent_sharing:
+        if plan.alike(assignment) is base:
+            verdict = decision.Verdict(decision.NOT_JUDGED, f"the assignment of {base.strategy}, so one measurement")
+        elif job.concurrent_sharing:
             verdict = decision.judge_sharing(measured, predicted, job.tolerance)
         else:
             caveats = [cause for pair in (timings[0], times) for cause in decision.busy_caveats(pair.cpu, pair.elapsed)]
@@ -142,6 +148,11 @@ def compare(
             verdict = decision.Verdict(decision.NOT_JUDGED, "the work that was done, whoever else used the cores")
             pairs.append(_pair(assignment, base, "max_rank_cpu_ms", spans[0] / span, spent, verdict))
     return {"points": points, "pairs": pairs}, verdicts
+
+
+def _measured_with(plan: MakespanPlan, assignment: Assignment) -> str | None:
+    first = plan.alike(assignment)
+    return None if first is assignment else first.strategy
 
 
 def _pair(

@@ -16,12 +16,12 @@ from sweep import reference
 from sweep.reference.user_rules import UserRule
 from sweep.torch_runner.clock import now_ns, sleep_until
 from sweep.torch_runner.devices import Device, pin
-from sweep.torch_runner.group import Group, lost_peers
+from sweep.torch_runner.group import Group
+from sweep.torch_runner.lines import Line
 from sweep.torch_runner.measured import Array
 from sweep.torch_runner.points import Point
 from sweep.torch_runner.serve import Log, Server
 
-_TO_RANK, _TO_ROUTER = 1, 2
 _ACCEPTED, _FINISHED, _OVER = range(3)
 #: Weight of the last request in a rank's idea of its pace.
 _LEARNS = 0.2
@@ -189,16 +189,18 @@ class Pace(NamedTuple):
     begin_ns: int
 
 
-def replay_online(point: Point, group: Group, device: Device, server: Server, products: Array, pace: Pace) -> Log:
+def replay_online(
+    point: Point, group: Group, device: Device, server: Server, products: Array, pace: Pace, lines: dict[int, Line]
+) -> Log:
     """Replay a point with the online router on rank 0; collective. Return what this rank did."""
     if group.place.rank == 0:
-        return _at_router(point, group, device, server, products, pace)
-    mail = _Mail(group)
-    desk = Desk(point, group.place.rank, products, pace.product_ms, lambda report: mail.post(0, _TO_ROUTER, report))
+        return _at_router(point, device, server, products, pace, lines)
+    line = lines[0]
+    desk = Desk(point, group.place.rank, products, pace.product_ms, lambda report: line.post(*report))
 
     def receive() -> None:
         try:
-            while (index := mail.fetch(0, _TO_RANK, 1)[0]) >= 0:
+            while (index := line.fetch(1)[0]) >= 0:
                 desk.accept(index)
             desk.inbox.put(None)
         except Exception as error:
@@ -208,16 +210,15 @@ def replay_online(point: Point, group: Group, device: Device, server: Server, pr
     receiver.start()
     log = desk.serve_all(server, pace.begin_ns)
     receiver.join()
-    mail.finish()
     return log
 
 
-def _at_router(point: Point, group: Group, device: Device, server: Server, products: Array, pace: Pace) -> Log:
-    mail = _Mail(group)
-
+def _at_router(
+    point: Point, device: Device, server: Server, products: Array, pace: Pace, lines: dict[int, Line]
+) -> Log:
     def send(rank: int, index: int) -> None:
         if rank:
-            mail.post(rank, _TO_RANK, (index,))
+            lines[rank].post(index)
         elif index >= 0:
             desk.accept(index)
         else:
@@ -226,50 +227,17 @@ def _at_router(point: Point, group: Group, device: Device, server: Server, produ
     router = Router(point, pace.scale, pace.begin_ns, device.cores, send, lambda error: desk.give_up(error))
     desk = Desk(point, 0, products, pace.product_ms, lambda report: router.take(0, report))
 
-    def listen(rank: int) -> None:
+    def listen(rank: int, line: Line) -> None:
         try:
-            while (report := Report(*mail.fetch(rank, _TO_ROUTER, 3))).event != _OVER:
+            while (report := Report(*line.fetch(3))).event != _OVER:
                 router.take(rank, report)
         except Exception as error:
             desk.give_up(error)
 
-    threads = [threading.Thread(target=listen, args=(r,), daemon=True) for r in range(1, group.place.size)]
+    threads = [threading.Thread(target=listen, args=item, daemon=True) for item in lines.items()]
     for thread in [*threads, router]:
         thread.start()
     log = desk.serve_all(server, pace.begin_ns)
     for thread in [*threads, router]:
         thread.join()
-    mail.finish()
     return log
-
-
-class _Mail:
-    """Short messages between ranks over gloo; sending does not wait for the other side."""
-
-    def __init__(self, group: Group) -> None:
-        self.control = group.control
-        self.lock = threading.Lock()
-        self.under_way: list[tuple[Any, Any]] = []
-
-    def post(self, rank: int, tag: int, numbers: tuple[int, ...]) -> None:
-        import torch
-        import torch.distributed as dist
-
-        message = torch.tensor(numbers, dtype=torch.int64)
-        with self.lock, lost_peers():
-            self.under_way.append((dist.isend(message, dst=rank, group=self.control, tag=tag), message))
-
-    def fetch(self, rank: int, tag: int, length: int) -> list[int]:
-        import torch
-        import torch.distributed as dist
-
-        message = torch.empty(length, dtype=torch.int64)
-        with lost_peers():
-            dist.recv(message, src=rank, group=self.control, tag=tag)
-        found: list[int] = message.tolist()
-        return found
-
-    def finish(self) -> None:
-        with lost_peers():
-            for work, _ in self.under_way:
-                work.wait()

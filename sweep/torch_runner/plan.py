@@ -19,6 +19,8 @@ from sweep.torch_runner.job import Job
 COSTS = (1, 8, 2, 7, 1, 6, 2, 5)
 ROUND_ROBIN, LEAST_LOADED = "round_robin", "least_loaded"
 DEFAULT_RANKS = 2
+# Reasons that only a session or a prefix can bring about. The eight requests have neither.
+_OF_KEYS = {"sticky_session", "prefix_locality", "consistent_hash", "migrated"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class MakespanPlan:
     ranks: int
     speeds: tuple[float, ...]
     assignments: tuple[Assignment, ...]
+
+    def alike(self, assignment: Assignment) -> Assignment:
+        """Return the first strategy that assigns every request as this one does, and is run for both."""
+        return next(first for first in self.assignments if first.rank == assignment.rank)
 
     def makespan_units(self, assignment: Assignment) -> float:
         """Return the predicted makespan in cost units of a rank of speed 1."""
@@ -119,13 +125,16 @@ def _least_loaded(ranks: int) -> tuple[int, ...]:
 
 
 def _others(job: Job) -> tuple[Policy, ...]:
-    """Return the further policies: those asked for, else all that need neither a session nor a prefix to act on."""
+    """Return the further policies: those asked for, else all that apply to requests without a session or a prefix."""
     if job.policy is not None:
         return tuple(policy for policy in as_policies(job.policy, "timeline") if policy.label != ROUND_ROBIN)
     return tuple(
         Policy(rule.name)
         for rule in catalogue()
-        if "timeline" in rule.engines and not rule.reads_slack and rule.function is None and rule.name != ROUND_ROBIN
+        if "timeline" in rule.engines
+        and rule.function is None
+        and rule.name != ROUND_ROBIN
+        and not _OF_KEYS.intersection(rule.reasons)
     )
 
 

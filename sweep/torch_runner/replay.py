@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sweep.errors import InputError
-from sweep.torch_runner import decision, online
+from sweep.torch_runner import decision, lines, online
 from sweep.torch_runner.clock import now_ns
 from sweep.torch_runner.devices import Device
 from sweep.torch_runner.group import Group
@@ -95,6 +95,7 @@ def measure(
     board.set(WAITING)
     simulated = {point.name: point.simulated() for point in plan.points}
     board.set(WORKING)
+    connected = lines.connect(group) if len(cases) > len(plan.points) else {}
     for repeat in range(-job.warmup, job.repeats):
         for case in cases:
             point = case.point
@@ -102,12 +103,14 @@ def measure(
             if case.routing == ONLINE:
                 begin = group.from_first(now_ns() + _LEAD_NS)
                 pace = online.Pace(scale, product_ms, begin)
-                log = online.replay_online(point, group, device, server, products, pace)
+                log = online.replay_online(point, group, device, server, products, pace, connected)
             else:
                 log = _planned(simulated[point.name], group, device, server, products, scale)
             logs = group.gather(log)
             if repeat >= 0:
                 case.replays.append(_joined(point, logs, scale))
+    for line in connected.values():
+        line.close()
     said = [f"{name} was not routed online: {why}" for name, why in reasons.items() if why]
     return cases, said
 

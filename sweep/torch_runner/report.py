@@ -140,6 +140,8 @@ def text_of(document: result.Document) -> str:
 def name_of(row: dict[str, Any]) -> str:
     """Return the name of a row or a comparison: the strategy, what it is compared with, how it was routed."""
     name = f"{row['against']} / {row['strategy']}" if "against" in row else str(row["strategy"])
+    if row.get("measured_with"):
+        return f"{name} (run as {row['measured_with']})"
     return f"{name}, {row['routing']}" if "routing" in row else name
 
 
