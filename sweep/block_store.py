@@ -53,7 +53,7 @@ class BlockStore:
         return self.files.exists(_record(block))
 
     def load(self, grid: Grid, layout: Layout, block: Block) -> Arrays:
-        """Return the arrays of a block: what it has, and room for the rest.
+        """Return the arrays of a block that is there in part: what it has, and room for the rest.
 
         Raises
         ------
@@ -61,8 +61,6 @@ class BlockStore:
             When a chunk that the block has is missing or damaged.
         """
         arrays = empty(grid, _cells_shape(grid, block.shape))
-        if not all(block.have):
-            return arrays
         there = _cells_slices(grid, block.have)
         for variable, chunk, inner in _chunks_of(grid, layout, block.policy):
             name = _chunk_name(grid, variable, block, chunk)
@@ -79,14 +77,16 @@ class BlockStore:
 
     def write(self, grid: Grid, layout: Layout, block: Block, arrays: Arrays, receipt: Receipt) -> None:
         """Write the chunks of a block, each whole, then its record."""
-        cells = _cells_slices(grid, block.shape)
-        everything = tuple(slice(None) for _ in cells)
         written = {}
         for variable, chunk, inner in _chunks_of(grid, layout, block.policy):
-            whole = np.full(_chunk_shape(grid, layout, variable), 0 if variable.integer else np.nan, _dtype(variable))
-            rest = tuple(slice(0, side.stop - side.start) for side in inner)
-            whole[0][(*cells, *rest)] = arrays[variable.name][(*everything, *inner)]
-            written[_chunk_name(grid, variable, block, chunk)] = chunks.encode(whole)
+            place: tuple[Any, ...] = (np.newaxis, ..., *inner)
+            values = arrays[variable.name][place]
+            shape = _chunk_shape(grid, layout, variable)
+            if values.shape != shape:
+                # At the end of an axis a block is smaller than its chunk.
+                part, values = values, np.full(shape, 0 if variable.integer else np.nan, _dtype(variable))
+                values[tuple(map(slice, part.shape))] = part
+            written[_chunk_name(grid, variable, block, chunk)] = chunks.encode(values)
         self.files.write(written)
         self.files.write({_record(block): json.dumps(asdict(receipt)).encode()})
 

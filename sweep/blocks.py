@@ -11,20 +11,25 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sweep.block_cells import uses_blocks
 from sweep.engines import Arrays, Scratch, cells, prepared
 from sweep.grid import Grid
+from sweep.routing import needs_router
 from sweep.variables import Variable
 
 #: Numbers of slacks, heterogeneities and seeds.
 Counts = tuple[int, int, int]
 
 # A block on disk: about two seconds of work on one core, and arrays of at most this size.
-_STORED_REQUESTS = 80_000_000
+_STORED_S = 2.0
 _STORED_BYTES = 64 * 2**20
 # A short sweep is cut in four, but no block is shorter than half a second, or its files would cost too much.
-_LEAST_REQUESTS = 20_000_000
-# A block in memory: about half a second, short enough for progress and for stopping.
-_HELD_REQUESTS = 20_000_000
+_LEAST_S = 0.5
+# A block in memory: short enough for progress and for stopping.
+_HELD_S = 0.5
+# What a request costs in a cell, roughly: seconds, and seconds per replica. Either in the engine that advances many
+# cells at a time, or in one that takes them one by one.
+_MANY_S, _SINGLE_S = (30e-9, 1e-9), (400e-9, 8e-9)
 
 
 class Layout(NamedTuple):
@@ -63,10 +68,12 @@ class Task(NamedTuple):
 def layout_on_disk(grid: Grid, block_seeds: int | None) -> Layout:
     """Return the layout of a new store; it depends on the grid alone."""
     if block_seeds is None:
-        work = _work_per_seed(grid)
+        seconds = max(_seconds_per_seed(grid))
         size = grid.result_bytes // (len(grid.policies) * len(grid.seeds))
-        several = max(-(-len(grid.seeds) // 4), _LEAST_REQUESTS // work)
-        block_seeds = max(1, min(_STORED_REQUESTS // work, several, _STORED_BYTES // max(size, 1)))
+        several = max(-(-len(grid.seeds) // 4), int(_LEAST_S / seconds))
+        most = max(1, min(int(_STORED_S / seconds), several, _STORED_BYTES // max(size, 1)))
+        # As many blocks as that makes, all of one size: a last one of few seeds costs as many files as the others.
+        block_seeds = -(-len(grid.seeds) // -(-len(grid.seeds) // most))
     return Layout(len(grid.slack), len(grid.fleet.heterogeneity), block_seeds, len(grid.reasons))
 
 
@@ -74,7 +81,7 @@ def layout_in_memory(grid: Grid, workers: int, block_seeds: int | None) -> Layou
     """Return a layout with at least four blocks per worker, so that none waits long for the last one."""
     if block_seeds is None:
         shared = -(-len(grid.seeds) // (4 * workers))
-        block_seeds = max(1, min(_HELD_REQUESTS // _work_per_seed(grid, every=True), shared))
+        block_seeds = max(1, min(int(_HELD_S / sum(_seconds_per_seed(grid))), shared))
     return Layout(len(grid.slack), len(grid.fleet.heterogeneity), block_seeds, len(grid.reasons))
 
 
@@ -83,12 +90,19 @@ def requests_per_seed(grid: Grid) -> int:
     return sum(len(workload.realise(grid.seeds[0])) for _, workload in grid.workload.points())
 
 
-def _work_per_seed(grid: Grid, *, every: bool = False) -> int:
-    """Return the simulated requests of a seed: of all policies, or of the one that simulates most cells."""
-    slacks = [len(grid.slack) if policy.rule.reads_slack else 1 for policy in grid.policies]
-    simulated = (sum(slacks) if every else max(slacks)) * len(grid.fleet.heterogeneity)
-    cells_of = simulated * max(len(grid.settings.cache_blocks), 1)
-    return max(1, requests_per_seed(grid) * cells_of)
+def _seconds_per_seed(grid: Grid) -> list[float]:
+    """Return about how long a seed of each policy takes on one core."""
+    seconds = [1e-9] * len(grid.policies)
+    for _, workload in grid.workload.points():
+        requests = workload.realise(grid.seeds[0])
+        for index, policy in enumerate(grid.policies):
+            single = grid.engine != "timeline" or policy.rule.function or uses_blocks(requests, grid.settings)
+            single = single or needs_router(policy, grid.fleet.events, requests)
+            alone, per_replica = _SINGLE_S if single else _MANY_S
+            slacks = len(grid.slack) if policy.rule.reads_slack else 1
+            cells = slacks * len(grid.fleet.heterogeneity) * max(len(grid.settings.cache_blocks), 1)
+            seconds[index] += len(requests) * cells * (alone + per_replica * grid.fleet.replicas)
+    return seconds
 
 
 def blocks(shape: tuple[int, Counts], layout: Layout) -> Iterator[Block]:

@@ -32,6 +32,8 @@ NAMES = ("threads", "processes")
 _MOST_FAILURES = 10
 # Times that a pool of our own may break without one task coming back.
 _MOST_REBUILDS = 3
+# How often a process of our pool looks whether to end, and what a kernel has to come to its own end after a stop.
+_LOOK_S, _GRACE_S = 0.1, 0.5
 _GUARD = 'A script that starts processes needs `if __name__ == "__main__":` around its main part.'
 
 
@@ -146,7 +148,8 @@ class _Processes:
         return True
 
     def close(self, *, interrupted: bool) -> None:
-        # The workers stop at their next kernel call. Killed ones would leave semaphores and tracebacks behind.
+        # The workers stop at their next kernel call, or end themselves. Killed ones would leave semaphores and
+        # tracebacks behind.
         self.stop.set()
         self.pool.shutdown(cancel_futures=True)
 
@@ -155,20 +158,23 @@ _here: tuple[Job, Flag]
 
 
 def _start_worker(job: bytes, stop: Flag) -> None:
-    """Prepare a process of our pool: the parent handles Ctrl-C, and a worker does not outlive it."""
+    """Prepare a process of our pool: the parent handles Ctrl-C, and a worker outlives neither it nor a stop."""
     global _here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An interpreter takes as long to clear away its compiled code as a stop may take.
     atexit.register(os._exit, 0)
     _here = pickle.loads(job), stop
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_in_time, args=(stop,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _end_in_time(stop: Flag) -> None:
+    """End this process when its parent is gone, or when a kernel is still running a while after a stop."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    while parent.is_alive() and not stop.is_set():
+        parent.join(_LOOK_S)
+    parent.join(_GRACE_S)
+    os._exit(1)
 
 
 def _perform_here(task: Task) -> Done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -57,7 +58,11 @@ def is_url(location: str | os.PathLike[str]) -> bool:
 
 
 class _Folder:
-    """A folder that every worker sees: files are written under a temporary name and renamed into place."""
+    """A folder that every worker sees: files are written under a temporary name and renamed into place.
+
+    What has a name survives a power failure: its content is on the disk before, and the last name of a call, a block's
+    record, is on the disk when the call returns. File systems that keep a journal keep the names before it as well.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,22 +71,35 @@ class _Folder:
         return (self.path / name).read_bytes()
 
     def write(self, contents: Mapping[str, bytes]) -> None:
-        for name, content in contents.items():
-            temporary = self._temporary(content)
-            try:
-                os.replace(temporary, self.path / name)
-            except FileNotFoundError:
-                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(temporary, self.path / name)
+        temporaries: dict[str, str] = {}
+        try:
+            for name, content in contents.items():
+                temporaries[name] = self._temporary(content)
+            # All of them first, and then one after the other: the disk does most of it in one go.
+            for temporary in temporaries.values():
+                _sync(temporary)
+            for name in contents:
+                try:
+                    os.replace(temporaries[name], self.path / name)
+                except FileNotFoundError:
+                    (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(temporaries[name], self.path / name)
+                del temporaries[name]
+        finally:
+            for temporary in temporaries.values():
+                Path(temporary).unlink(missing_ok=True)
+        _sync((self.path / name).parent)
 
     def create(self, name: str, content: bytes) -> None:
         temporary = self._temporary(content)
         try:
+            _sync(temporary)
             os.link(temporary, self.path / name)
+            _sync((self.path / name).parent)
         except FileExistsError:
             pass
         finally:
-            temporary.unlink()
+            os.unlink(temporary)
 
     def exists(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -98,19 +116,35 @@ class _Folder:
 
     def prepare(self) -> None:
         (self.path / _TEMPORARY).mkdir(parents=True, exist_ok=True)
-        self._temporary(b"").unlink()
+        os.unlink(self._temporary(b""))
         for left in (self.path / _TEMPORARY).iterdir():
             if _is_dead(left.name.rpartition("-")[0]):
                 left.unlink(missing_ok=True)
 
-    def _temporary(self, content: bytes) -> Path:
-        path = self.path / _TEMPORARY / f"{_owner(os.getpid())}-{uuid.uuid4().hex}"
+    def _temporary(self, content: bytes) -> str:
+        path = f"{self.path}/{_TEMPORARY}/{_owner(os.getpid())}-{uuid.uuid4().hex}"
         try:
-            path.write_bytes(content)
+            with open(path, "xb", buffering=0) as file:
+                left = memoryview(content)
+                while left:
+                    left = left[file.write(left) :]
         except BaseException:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
             raise
         return path
+
+
+def _sync(path: str | Path) -> None:
+    """Return when the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have nothing to sync of a folder.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @cache
@@ -157,8 +191,14 @@ class _Objects:
         self.fs.pipe({self._path(name): content for name, content in contents.items()})
 
     def create(self, name: str, content: bytes) -> None:
-        if not self.exists(name):
-            self.write({name: content})
+        if self.exists(name):
+            return
+        try:
+            # Of two who begin at once only one writes it, where the store knows conditional writes.
+            self.fs.pipe_file(self._path(name), content, mode="create")
+        except OSError:
+            if not self.exists(name):
+                self.write({name: content})
 
     def exists(self, name: str) -> bool:
         self.fs.invalidate_cache()

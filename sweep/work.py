@@ -76,12 +76,12 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
         return Done(0, job.code, None)
     begin = time.perf_counter()
     policies = [block.policy for block in wanted]
-    arrays = [store.load(grid, layout, block) for block in wanted] if store else []
     scratch = Scratch()
     halted = stop.is_set if stop is not None else threading.Event().is_set
     points = tuple(slice(None) for _ in grid.between)
-    requests = 0
     first = wanted[0]
+    arrays = [store.load(grid, layout, block) for block in wanted] if store and all(first.have) else []
+    requests = 0
     for box in absent(first):
         whole = first.ranges(layout)
         slack, heterogeneity, _ = (
@@ -89,12 +89,15 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
         )
         found, count = simulate(grid, policies, slack, heterogeneity, task.seeds[box[2]], scratch, halted)
         requests += count
-        if store is None:
-            return Done(requests, job.code, found)
+        if not arrays:
+            # Nothing of the blocks is there, so the one box is all of them.
+            arrays = found
+            break
         for into, part in zip(arrays, found, strict=True):
             for name, array in part.items():
                 into[name][(*box[:2], *points, box[2])] = array
-    assert store is not None
+    if store is None:
+        return Done(requests, job.code, arrays)
     seconds = time.perf_counter() - begin
     for block, values in zip(wanted, arrays, strict=True):
         share = len(wanted)

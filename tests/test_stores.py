@@ -19,11 +19,15 @@ import pytest
 import rules
 import xarray as xr
 from grids import BLOCK_SEEDS, LEVELS, POLICIES, SEEDS, SLACK, assert_same_bits, records, run, work
+from numcodecs import Blosc
+from numcodecs.checksum32 import CRC32
 
 import sweep
-from sweep import block_store, grid_file, provenance, runner, stores
-from sweep.blocks import Block, Layout, absent, blocks
+from sweep import block_store, chunks, grid_file, provenance, runner, stores
+from sweep.blocks import Block, Layout, absent, blocks, layout_on_disk
+from sweep.engines import Settings
 from sweep.files import _owner
+from sweep.grid import Grid
 
 
 def always_last(view: Any, request: Any, parameters: Any) -> Any:
@@ -135,6 +139,44 @@ def test_open__ten_to_the_six_cells_within_a_second(tmp_path: Path) -> None:
     ds = sweep.open(path)
     assert time.process_time() - begin < 1.0
     assert ds.request_count.size == 1_000_000
+
+
+def test_chunks__are_what_the_codecs_write() -> None:
+    values = np.random.default_rng(1).normal(size=(1, 5, 7)).repeat(3, axis=1)
+    crc, blosc = CRC32(), Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE)
+    assert chunks.encode(values) == bytes(crc.encode(blosc.encode(values)))
+    assert chunks.encode(values, compressed=False) == bytes(crc.encode(values))
+    turned = values.transpose(0, 2, 1)
+    assert chunks.encode(turned) == chunks.encode(turned.copy())
+
+
+def test_write__what_has_a_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure at any moment finds no name whose content was not synced before, and the record comes last."""
+    synced: list[str] = []
+    named: list[str] = []
+    fsync, rename, link = os.fsync, os.replace, os.link
+
+    def watched_fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def watched(make: Any) -> Any:
+        def call(source: str, target: Any) -> None:
+            assert source in synced
+            named.append(os.fspath(target))
+            make(source, target)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched(rename))
+    monkeypatch.setattr(os, "link", watched(link))
+    store = tmp_path / "out.zarr"
+    run(store, seed=3, policy="queue_aware", workers=1)
+    assert named[0] == str(store / "grid.json")
+    assert Path(named[-1]).parent == store / "blocks"
+    assert synced[-1] == str(store / "blocks")
+    assert set(named) >= {str(path) for path in store.rglob("*") if path.is_file()}
 
 
 # --- Resumed -----------------------------------------------------------------------------------------------------
@@ -487,6 +529,31 @@ def test_status__the_rate_is_that_of_the_last_stretch(store: Path) -> None:
 
 
 # --- The lattice -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "replicas", "requests_per_s"),
+    [("locality_aware", 4, 30e6), ("locality_aware", 256, 3.5e6), ("least_load(signal=requests)", 4, 2.2e6)],
+)
+def test_layout__a_block_is_about_two_seconds(policy: str, replicas: int, requests_per_s: float) -> None:
+    """At what each kind of cell was measured to simulate on one core of a quiet machine, within a factor of two."""
+    workload = sweep.Workload.poisson(requests=500, utilisation=0.8, replicas=replicas, sessions=9, prefixes=9)
+    fleet = sweep.Fleet.fixed([1.0] * replicas)
+    grid = Grid.of(workload, fleet, policy, SLACK, 10**6, "timeline", Settings())
+    slacks = len(SLACK) if policy == "locality_aware" else 1
+    seconds = layout_on_disk(grid, None).seed * slacks * 500 / requests_per_s
+    assert 1.0 < seconds < 4.0
+
+
+@pytest.mark.parametrize("seeds", [1, 160, 1_601, 123_457])
+def test_layout__blocks_are_of_one_size(seeds: int) -> None:
+    workload = sweep.Workload.poisson(requests=2_000, utilisation=0.8, replicas=4)
+    grid = Grid.of(workload, sweep.Fleet.fixed([1.0] * 4), "queue_aware", SLACK, seeds, "timeline", Settings())
+    size = layout_on_disk(grid, None).seed
+    count = -(-seeds // size)
+    assert seeds > (count - 1) * size
+    assert seeds - (count - 1) * size > 0.9 * size or count > 20
+    assert layout_on_disk(grid, 7).seed == 7
 
 
 def test_blocks__tile_the_grid() -> None:
