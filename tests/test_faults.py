@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grids
+import psutil
 import pytest
 from grids import assert_same_bits, records, run
 
@@ -94,6 +95,37 @@ def test_signal__stops_within_a_second(
     # A second on a machine of its own; these cores are shared.
     assert took < 5
     assert not [line for line in stores.verify(store) if not line.startswith("missing: ")]
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_signal__stops_within_a_second_inside_a_long_kernel(tmp_path: Path, executor: str) -> None:
+    """One cell of a billion steps: minutes in which no flag is polled."""
+    store = tmp_path / "out.zarr"
+    long = ("--workload", "dplb_burst", "--engine", "token_step", "--steps", "1000000000", "--seeds", "1")
+    long = (*long, "--policy", "round_robin")
+    with command("run", *long, "--executor", executor, "--workers", "1", "-o", store) as process:
+        until = time.monotonic() + 120
+        # Seconds of processor time, in which there is nothing left to compile.
+        while sum(sum(p.cpu_times()[:2]) for p in family(process)) < 15 or not (store / ".zmetadata").exists():
+            assert process.poll() is None and time.monotonic() < until, process.communicate()
+            time.sleep(0.1)
+        workers = family(process)[1:]
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        took = time.monotonic() - begin
+    assert process.returncode == 130
+    assert "Traceback" not in err and "Interrupted: stopped: 0 of 1 blocks were done" in err
+    # As above.
+    assert took < 5
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not alive
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The process and its children."""
+    parent = psutil.Process(process.pid)
+    return [parent, *parent.children(recursive=True)]
 
 
 def test_disk_full__is_said_and_nothing_is_lost(tmp_path: Path) -> None:

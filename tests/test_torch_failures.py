@@ -202,3 +202,33 @@ def test_ranks_that_share_a_core__in_turn_or_at_once(tmp_path, options, predicte
     assert pair["predicted"] == pytest.approx(predicted, rel=0.02)
     if options:
         assert found["decision"] != "confirmed"
+
+
+@pinned
+@pytest.mark.parametrize(
+    ("gpus", "options", "level", "backend"),
+    [
+        (1, (), "single_gpu_mechanism", "gloo"),
+        (1, ("--speeds", "1,0.5"), "single_gpu_mechanism", "gloo"),
+        (1, ("--concurrent-sharing",), "single_gpu_mechanism", "gloo"),
+        (1, REPLAY[:-2], "single_gpu_mechanism", "gloo"),
+        (2, (), "real_multi_gpu_mechanism_benchmark", "nccl"),
+        (2, REPLAY[:-2], "real_multi_gpu_mechanism_benchmark", "nccl"),
+    ],
+)
+def test_gpus__as_far_as_a_machine_without_them_can_tell(tmp_path, gpus, options, level, backend):
+    """Everything that `.ci/gpu` does, on devices whose calls are checked and whose products the CPU does."""
+    script = str(Path(__file__).parent / "fake_cuda.py")
+    line = (*TORCHRUN[:-2], script, str(gpus), *SMALL[: 2 if REPLAY[0] in options else None])
+    with started(tmp_path, *line, *options, "--repeats", "2", "--warmup", "1", "--label", "gpu") as process:
+        _, err = process.communicate(timeout=START_S)
+        assert process.returncode == 0, err
+    (path,) = tmp_path.glob("*_gpu.json")
+    found = result.read(path)
+    assert found["environment_profile"] == "PAR-CUDA-MECHANISM"
+    assert (found["evidence_level"], found["hardware"]["backend"]) == (level, backend)
+    assert found["hardware"]["ranks_share_device"] is (gpus == 1)
+    assert found["workload"]["dtype"] == "bfloat16"
+    assert all(row["rank_cpu_ms"] is None for row in found["metrics"]["rows"])
+    online = [row for row in found["metrics"]["rows"] if row.get("routing") == "online"]
+    assert bool(online) is (gpus == 2 and bool(REPLAY[0] in options))
