@@ -10,6 +10,7 @@ A store at ``out.zarr`` holds, beside the arrays:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sweep import chunks, labels
+from sweep import chunks, grid_file, labels
 from sweep.blocks import Block, Counts, Layout, blocks, counts, empty, inner_shape
 from sweep.engines import Arrays
 from sweep.files import Files, files_at
@@ -111,6 +112,10 @@ class BlockStore:
             for block in blocks(counts(grid), layout)
         )
         return [block for block in wanted if block.have != block.shape]
+
+    def content(self) -> str:
+        """Return a hash of ``grid.json``: what the store holds changes when it is extended."""
+        return hashlib.sha256(self.files.read(grid_file.NAME)).hexdigest()
 
     def record_count(self) -> int:
         """Return the number of records; every block that is computed adds one."""

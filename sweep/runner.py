@@ -230,7 +230,8 @@ def _compute(
 ) -> None:
     """Compute blocks on the executor, with a progress bar that counts blocks and simulated requests per second."""
     # Without the seeds, of which each task carries its own: a million of them would travel with every one.
-    job = Job(replace(grid, seeds=()), layout, store, code_hash())
+    content = "" if store is None else BlockStore(store).content()
+    job = Job(replace(grid, seeds=()), layout, store, code_hash(), content)
     done = requests = 0
     begin = time.monotonic()
 

@@ -27,12 +27,16 @@ class Flag(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """All that tasks share: the grid without its seeds, the layout, the store if there is one, and the code."""
+    """All that tasks share: the grid without its seeds, the layout, the store if there is one, and the code.
+
+    ``content`` is the hash of what the store held when the job was made.
+    """
 
     grid: Grid
     layout: Layout
     store: str | None
     code: str
+    content: str = ""
 
     def warm_up(self) -> None:
         """Compile the kernels of the built-in policies, or find them compiled."""
@@ -60,7 +64,7 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
     Raises
     ------
     InputError
-        When this worker's code is not that of the job.
+        When this worker's code is not that of the job, or when the store was extended meanwhile.
     sweep.engines.Stopped
         When `stop` is set.
     """
@@ -98,6 +102,11 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
                 into[name][(*box[:2], *points, box[2])] = array
     if store is None:
         return Done(requests, job.code, arrays)
+    if store.content() != job.content:
+        raise InputError(
+            f"The store {job.store!r} was extended by another process meanwhile, so that its blocks are others; run "
+            "the command again."
+        )
     seconds = time.perf_counter() - begin
     for block, values in zip(wanted, arrays, strict=True):
         share = len(wanted)

@@ -272,6 +272,13 @@ with distributed.Client(scheduler_file=sys.argv[1], timeout="60s") as client:
     grids.assert_same_bits(grids.run(url, executor=client, **small), local)
     grids.assert_same_bits(xr.open_zarr(url), local)
     assert stores.verify(url) == [] and stores.status(url).complete
+    # What two clients that begin at once rely on: the server refuses to write what is there.
+    try:
+        fs.pipe_file("bucket/sweeps/out.zarr/grid.json", b"torn", mode="create")
+    except OSError:
+        pass
+    else:
+        raise AssertionError("written over")
     # A block whose record was never written: what lies there does not count.
     fs.rm("bucket/sweeps/out.zarr/blocks/1.0.0.1-2.1.2")
     assert sweep.open(url).computed.values.sum() == 8

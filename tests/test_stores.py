@@ -24,9 +24,10 @@ from numcodecs.checksum32 import CRC32
 
 import sweep
 from sweep import block_store, chunks, grid_file, provenance, runner, stores
+from sweep import work as work_module
 from sweep.blocks import Block, Layout, absent, blocks, layout_on_disk
 from sweep.engines import Settings
-from sweep.files import _owner
+from sweep.files import _owner, files_at
 from sweep.grid import Grid
 
 
@@ -326,6 +327,36 @@ def test_extend__a_cut_in_the_middle_is_gone_on_with(store: Path, monkeypatch: p
         found.mean_latency_ms.isel(seed=slice(0, 11)).drop_vars("computed").load(), run().mean_latency_ms
     )
     assert_same_bits(run(store, seed=14), run(seed=14))
+
+
+def test_extend__by_two_at_once_with_different_seeds_mixes_nothing(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one extends while this one computes: the same places of the lattice now belong to other seeds."""
+    simulate = work_module.simulate
+    others: list[xr.Dataset] = []
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(work_module, "simulate", simulate)
+        (store / "grid.json").write_text(before)
+        others.append(run(store, extend=True, seed=[*range(SEEDS), 70, 71]))
+        return simulate(*arguments)
+
+    before = (store / "grid.json").read_text()
+    monkeypatch.setattr(work_module, "simulate", overtaken)
+    with pytest.raises(sweep.InputError, match="was extended by another process meanwhile"):
+        run(store, extend=True, seed=[*range(SEEDS), 60, 61], workers=1)
+    assert stores.verify(store) == []
+    assert_same_bits(sweep.open(store), run(seed=[*range(SEEDS), 70, 71]))
+
+
+def test_objects__of_two_that_begin_at_once_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = files_at("memory://begun.zarr"), files_at("memory://begun.zarr")
+    looked = iter([False])
+    monkeypatch.setattr(second, "exists", lambda name: next(looked, True))
+    first.create("grid.json", b"one")
+    second.create("grid.json", b"two")
+    assert second.read("grid.json") == b"one"
 
 
 def test_extend__only_a_finished_store(store: Path, tmp_path: Path) -> None:

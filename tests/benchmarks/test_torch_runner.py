@@ -32,15 +32,18 @@ def least_share(document):
 
 
 def test_makespan__ratio(benchmark, report, measuring, tmp_path):
-    options = [] if measuring else ["--compute-dim", "64", "--unit-ms", "1", "--repeats", "2"]
+    # Short rounds, many of them: what the machine's pace does within minutes meets every strategy alike.
+    options = ["--compute-dim", "256", "--unit-ms", "2", "--repeats", "100"]
+    options = options if measuring else ["--compute-dim", "64", "--unit-ms", "1", "--repeats", "2"]
     found = benchmark.pedantic(validated, (tmp_path, *options), rounds=1)
-    report(f"torch runner, two CPU ranks, least share of a core {least_share(found):.2f}: {found['decision']}")
+    report(f"torch runner, two CPU ranks, {found['workload']['repeats']} repeats, "
+           f"least share of a core {least_share(found):.2f}: {found['decision']}")  # fmt: skip
     for pair in found["prediction"]["pairs"]:
         measured = pair["measured"]
         bounds = [math.nan if measured[name] is None else measured[name] for name in ("mean", "lower", "upper")]
         report(
-            f"  {pair['quantity']:24s} round_robin / {pair['strategy']:13s} predicted {pair['predicted']:.3f}, "
-            f"measured {estimate(*bounds)}"
+            f"  {pair['quantity']:25s} round_robin / {pair['strategy']:23s} predicted {pair['predicted']:.3f}, "
+            f"measured {estimate(*bounds)} (n = {measured['n']}): {pair['verdict']}"
         )
 
 
@@ -53,5 +56,5 @@ def test_replay__error_of_the_recomputed_prediction(benchmark, report, measuring
     for point in found["prediction"]["points"]:
         if point["quantity"] == "p95_queue_wait_ms":
             error = point["median_absolute_error"]
-            said = "-, no request waits" if error is None else f"{100 * error:.1f} %"
+            said = "-, no request waits" if error is None else f"{100 * error:.1f} % (n = {point['ratio']['n']})"
             report(f"  {point['strategy']:11s} {point['routing']:7s} P95: median |measured / recomputed - 1| = {said}")
