@@ -92,6 +92,7 @@ def requests_per_seed(grid: Grid) -> int:
 
 def _seconds_per_seed(grid: Grid) -> list[float]:
     """Return about how long a seed of each policy takes on one core."""
+    # Never 0, also for a stream without requests.
     seconds = [1e-9] * len(grid.policies)
     for _, workload in grid.workload.points():
         requests = workload.realise(grid.seeds[0])
