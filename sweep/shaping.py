@@ -171,6 +171,10 @@ def _copies(requests: Requests, rows: IntArray, copy: IntArray, unit: IntArray) 
         ids, kept = by_appearance(keys)
         blocks = Blocks(ids, offsets, blocks.reach[kept % max(blocks.distinct, 1)])
     found: dict[str, Any] = {}
+    if requests.adapter is not None:
+        # A copy of a session is of another user, with the same model.
+        adapter = requests.adapter[rows]
+        found |= {"adapter": adapter} if (adapter >= 0).any() else {"adapter": None, "adapter_labels": ()}
     for name, ids, count in (
         ("prefix", requests.prefix, requests.prefix_count),
         ("session", requests.session, requests.session_count),

@@ -44,7 +44,7 @@ READER = [
         "--ticks",
         group=_TRACE,
         type=choice("keep", "spread"),
-        text="Requests of one coarse time: together, or spread at random until the next time.",
+        text="Requests of one coarse time: together, or spread at random over the tick of the clock.",
         shown="keep",
     ),
     Option("--block-tokens", group=_TRACE, type=INTEGER, text="Tokens of a cache block, where the file does not say."),
@@ -55,6 +55,13 @@ READER = [
         unit="sessions/s",
         text="kv-cache-tester: how many sessions begin.",
         shown="one a minute",
+    ),
+    Option(
+        "--shared-prompt",
+        group=_TRACE,
+        type=choice("none", "tools", "tools+system"),
+        text="kv-cache-tester: what sessions of one model share when it has the same number of tokens in both.",
+        shown="none",
     ),
     Option(
         "--map",

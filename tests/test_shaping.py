@@ -34,6 +34,22 @@ def test_window__times_count_from_its_start():
             shaping.window(stream(), *bounds)
 
 
+def test_shapes__adapters_go_with_their_requests():
+    work = sweep.Workload.poisson(requests=60, rate_per_s=10.0, sessions=12, adapters=3).realise(2)
+    names = {key: work.adapter_labels[number] for key, number in zip(work.request_id, work.adapter, strict=True)}
+    unit = shaping.units(work)
+    for found in (
+        shaping.window(work, 1.0, 4.0),
+        shaping.sample_sessions(work, 0.5),
+        shaping.repeated(work, 2),
+        shaping.resampled(work, unit, 7),
+    ):
+        assert len(found.adapter) == len(found) > 0
+        assert [found.adapter_labels[number] for number in found.adapter] == [names[key] for key in found.request_id]
+    none = sweep.Requests.from_arrays([0.0, 5000.0], [1.0, 1.0], adapter=["a", None])
+    assert shaping.window(none, 4.0, 9.0).adapter is None
+
+
 def test_rate_scaled__only_arrivals_change():
     found = shaping.rate_scaled(stream(), 2.0)
     assert found.arrival_ms.tolist() == [0.0, 500.0, 1000.0, 1500.0]

@@ -1,47 +1,16 @@
-"""Every trace format by hand-made files, one quirk at a time; the published files where they are; malformed files."""
+"""Every public trace format by hand-made files, one quirk at a time."""
 
-import gzip
 import json
-import pickle
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from trace_samples import BURST_1, BURST_3, MOON, lines, mooncake
 
 import sweep
 from sweep.errors import InputError
-from sweep.traces import FORMATS, TraceError, format_of, read, report, write
-from sweep.traces.statistics import picture, statistics, text
-
-SHARED = Path(__file__).parents[2] / "shared" / "traces"
-here = pytest.mark.skipif(not SHARED.exists(), reason="the shared traces are not on this machine")
-
-
-@pytest.fixture
-def written(tmp_path):
-    def write_file(content, name="trace.jsonl"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write_file
-
-
-def lines(*rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def mooncake(time, tokens, ids, output=3):
-    return {"timestamp": time, "input_length": tokens, "output_length": output, "hash_ids": ids}
-
+from sweep.traces import TraceError, read, report
 
 # --- Mooncake ---------------------------------------------------------------------------------------------------------
-
-MOON = (mooncake(27000, 1000, [0, 7]), mooncake(27000, 512, [0]), mooncake(30000, 1030, [0, 7, 9]))
 
 
 def test_mooncake__times_ties_and_chains(written):
@@ -94,10 +63,16 @@ def test_mooncake__ticks_spread_by_a_seed_keep_their_order(written):
     assert spread.attrs["ties"] == 9
 
 
-# --- BurstGPT, vidur, Azure -------------------------------------------------------------------------------------------
+def test_burstgpt__ties_are_spread_over_a_second_and_not_over_an_idle_hour(written):
+    rows = "".join(f"{time},x,1,2,3,y\n" for time in (5, 5, 5, 3600, 3601, 3601))
+    found = read(written(BURST_1 + rows, "b.csv"), ticks="spread").arrival_ms
+    assert (np.diff(found) > 0).all()
+    assert found[2] < 1000.0 and 3596e3 <= found[4] < found[5] < 3597e3
+    together = read(written(BURST_1 + rows[:24], "c.csv"), ticks="spread")
+    assert together.arrival_ms.tolist() == [0.0, 0.0]
 
-BURST_1 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-BURST_3 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
+# --- BurstGPT, vidur, Azure -------------------------------------------------------------------------------------------
 
 
 def test_burstgpt__columns_by_name_blank_sessions_large_offset(written):
@@ -144,6 +119,10 @@ def test_azure__2024_stamps_with_zone_and_without_fraction(written):
     rows = "2024-05-10 00:00:00.009930+00:00,1,2\r\n2024-05-10 00:00:01+00:00,3,4\r\n"
     requests = read(written("TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + rows, "a.csv"))
     assert requests.arrival_ms.tolist() == [0.0, 990.07]
+    for year in ("1677", "2263", "3000"):
+        late = rows.replace("2024-05-10 00:00:01", f"{year}-05-10 00:00:01")
+        with pytest.raises(TraceError, match="line 3: TIMESTAMP must be a time such as"):
+            read(written("TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + late, "a.csv"))
 
 
 # --- Qwen-Bailian -----------------------------------------------------------------------------------------------------
@@ -239,7 +218,7 @@ def test_ragpulse__needs_its_tables(written):
 
 
 def turn(time, tokens, ids, output=1):
-    return {"t": time, "type": "n", "in": tokens, "out": output, "hash_ids": ids}
+    return {"t": time, "type": "n", "in": tokens, "out": output, "hash_ids": ids, "model": "m"}
 
 
 SESSION = {"id": "one", "block_size": 64, "hash_id_scope": "local", "requests": [turn(0.0, 130, [1, 2])]}
@@ -270,6 +249,7 @@ def test_kv_cache_tester__local_ids_and_nested_agents(written):
         ({"requests": [turn(0, 130, [1])]}, "hash_ids has 1 blocks, but a prompt of 130 tokens has 2 whole ones"),
         ({"requests": [turn(0, 1.5, [1])]}, "in must be a whole number"),
         ({"requests": [{"t": 0}]}, "in is missing"),
+        ({"hash_id_scope": "per_agent"}, "hash_id_scope must be 'local' or 'global', got 'per_agent'"),
     ],
 )
 def test_kv_cache_tester__bad_sessions_name_their_file(written, change, message):
@@ -278,314 +258,74 @@ def test_kv_cache_tester__bad_sessions_name_their_file(written, change, message)
     assert caught.value.file.endswith("b.json")
 
 
-# --- Our own format ---------------------------------------------------------------------------------------------------
+def test_kv_cache_tester__global_ids_are_shared_between_files(written):
+    for name, scope in (("a", "global"), ("b", "local"), ("c", "global"), ("d", None)):
+        session = SESSION | {"id": name, "hash_id_scope": scope, "requests": [turn(0.0, 130, ["x", 2])]}
+        if scope is None:
+            del session["hash_id_scope"]
+        path = written(json.dumps(session), f"folder/{name}.json").parent
+    requests = read(path)
+    chains = np.split(requests.blocks.ids, requests.blocks.offsets[1:-1])
+    chain = {requests.session_labels[key]: chains[k].tolist() for k, key in enumerate(requests.session)}
+    assert chain["a"] == chain["c"]
+    assert len({*chain["a"], *chain["b"], *chain["d"]}) == 6
 
 
-def test_own__columns_mapped_others_left_out(written):
-    path = written("ts,who,in,out,host\n1.5,a,10,2,x\n0.5,b,20,1,y\n", "m.csv")
-    mapping = {"ts": "arrival_s", "who": "session_id", "in": "prompt_tokens", "out": "output_tokens"}
-    requests = read(path, columns=mapping)
-    assert requests.arrival_ms.tolist() == [500.0, 1500.0]
-    assert requests.session_labels == ("b", "a")
-    assert requests.attrs["notes"] == ["Columns not used: 'host'."]
-    with pytest.raises(TraceError, match="has no column 'when'"):
-        read(path, columns=mapping | {"when": "arrival_ms"})
-    with pytest.raises(InputError, match="Unknown field 'arrival'"):
-        read(path, columns={"ts": "arrival"})
-
-
-def test_own__blocks_and_their_tokens(written):
-    header = "arrival_ms,service_ms,block_ids,block_tokens\n"
-    requests = read(written(header + "0,5,a b,16\n1,5,a c,16 3\n2,5,,\n", "o.csv"))
-    assert requests.blocks.ids.tolist() == [0, 1, 0, 2]
-    assert requests.blocks.tokens.tolist() == [16, 16, 16, 3]
-    assert requests.service_model is None
-    with pytest.raises(TraceError, match="line 2: block_tokens has 3 numbers for 2 blocks"):
-        read(written(header + "0,5,a b,1 2 3\n", "p.csv"))
-    with pytest.raises(TraceError, match="a block has 9 tokens, but 16 where it occurs first"):
-        read(written(header + "0,5,a,16\n1,5,a,9\n", "q.csv"))
-
-
-def streams():
-    poisson = sweep.Workload.poisson(requests=300, utilisation=0.9, replicas=3, sessions=20, prefixes=30).realise(4)
-    records = [
-        {"request_id": f"r{k // 2}", "arrival_ms": float(k // 3) / 7, "service_ms": 1.0 + k / 3, "session_id": "s, t"}
-        | {"blocks": [k % 5, 10 + k % 3], "block_tokens": [16, 4], "prompt_tokens": 20, "output_tokens": k}
-        for k in range(40)
-    ]
-    chained = sweep.Requests.from_records(records)
-    return {
-        "poisson": poisson,
-        "chained": chained,
-        "burst": sweep.Workload.dplb_burst().realise(42),
-        "odd ids": sweep.Requests.from_arrays([0.0, 0.0, 0.1], [0.1, 1 / 3, 2.0], request_id=["10", "9", " x"]),
-    }
-
-
-@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "parquet"])
-@pytest.mark.parametrize("name", list(streams()))
-def test_own__round_trip_gives_the_same_results(tmp_path, name, suffix):
-    if suffix == "parquet":
-        pytest.importorskip("pyarrow")
-    requests = streams()[name]
-    write(requests, tmp_path / f"out.{suffix}")
-    again = read(tmp_path / f"out.{suffix}")
-    for part in ("arrival_ms", "service_ms", "prompt_tokens", "output_tokens", "steps"):
-        assert np.array_equal(getattr(again, part), getattr(requests, part)), part
-    for policy in ("round_robin", "locality_aware"):
-        one, two = (sweep.simulate(stream, [1.0, 0.4, 1.1], policy=policy, slack=3.0) for stream in (requests, again))
-        assert one.drop_vars("request_id").identical(two.drop_vars("request_id"))
-
-
-@here
-def test_own__round_trip_keeps_the_service_model(tmp_path):
-    model = sweep.ServiceModel(base_ms=1 / 3, prefill_ms_per_token=0.07, decode_ms_per_token=1.1)
-    requests = read(SHARED / "mooncake" / "arxiv_trace_window_190rows.jsonl", service=model)
-    write(requests, tmp_path / "out.csv")
-    again = read(tmp_path / "out.csv")
-    assert again.fingerprint() == requests.fingerprint()
-    with pytest.raises(InputError, match="exists already"):
-        write(requests, tmp_path / "out.csv")
-
-
-# --- Files ------------------------------------------------------------------------------------------------------------
-
-
-def test_file__byte_order_mark_crlf_blank_lines_and_compression(written):
-    plain = lines(*MOON).encode()
-    expected = read(written(plain)).fingerprint()
-    variants = [
-        b"\xef\xbb\xbf" + plain,
-        plain.replace(b"\n", b"\r\n"),
-        plain.rstrip(b"\n"),
-        b"\n" + plain.replace(b"\n", b"\n\n") + b"  \n",
-        gzip.compress(plain),
-    ]
-    for content in variants:
-        assert read(written(content)).fingerprint() == expected
-    zstandard = pytest.importorskip("zstandard")
-    packed = zstandard.compress(plain)
-    assert read(written(packed)).fingerprint() == expected
-    assert read(written(packed + zstandard.compress(b""))).fingerprint() == expected
-    with pytest.raises(TraceError, match="it is not a whole zstd file"):
-        read(written(packed[:-5]))
-
-
-@pytest.mark.parametrize(("content", "package"), [(b"PAR1 etc.", "pyarrow"), (b"\x28\xb5\x2f\xfd...", "zstandard")])
-def test_file__a_package_that_is_not_installed_is_named(written, monkeypatch, content, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf'needs the package {package}: pip install "sweep\[traces\]"'):
-        read(written(content))
-
-
-def test_file__a_torn_parquet_is_an_error(written):
-    pytest.importorskip("pyarrow")
-    with pytest.raises(TraceError, match="is not a Parquet file that can be read"):
-        read(written(b"PAR1 and so on"))
-
-
-def test_file__a_torn_gzip_is_an_error(written):
-    with pytest.raises(TraceError, match="not a whole gzip file"):
-        read(written(gzip.compress(lines(*MOON).encode())[:-9]))
+def opening(name, tools, system, tokens=400, model="m", agents=()):
+    """Return a session whose second request has what its first has, and one block more."""
+    count = tokens // 64
+    turns = [turn(k, tokens + 64 * k, list(range(1, count + 1 + k))) | {"model": model} for k in range(2)]
+    return SESSION | {"id": name, "tool_tokens": tools, "system_tokens": system, "requests": [*turns, *agents]}
 
 
 @pytest.mark.parametrize(
-    ("line", "message", "column", "value"),
+    ("option", "shared", "said"),
     [
-        ('{"timestamp": 1, "input_len', "is not one JSON object", None, '{"timestamp": 1, "input_len'),
-        (lines(mooncake(1, 1, [1])).strip() * 2, "is not one JSON object .Extra data", None, None),
-        ("[1, 2]", "is not a JSON object", None, [1, 2]),
-        (lines(mooncake("1", 1, [1])), "timestamp must be a finite time of 0 or more, got '1'", "timestamp", "1"),
-        (lines(mooncake(True, 1, [1])), "timestamp must be", "timestamp", True),
-        (lines(mooncake(-1, 1, [1])), "timestamp must be .* got -1", "timestamp", -1),
-        (lines(mooncake(float("nan"), 1, [1])), "timestamp must be .* got nan", "timestamp", None),
-        (lines(mooncake(1e300, 1, [1])), "timestamp must be", "timestamp", 1e300),
-        (lines(mooncake(1, "2", [1])), "input_length must be a whole number .* got '2'", "input_length", "2"),
-        (lines(mooncake(1, 2.0, [1])), "input_length must be", "input_length", 2.0),
-        (lines(mooncake(1, 10**30, [1])), "input_length must be", "input_length", 10**30),
-        (lines(mooncake(1, 1, [1], -3)), "output_length must be", "output_length", -3),
-        (
-            lines(mooncake(1, 1, [True])),
-            "hash_ids must be a list of whole numbers or strings, got True",
-            "hash_ids",
-            True,
-        ),
-        (lines(mooncake(1, 1, [1.0])), "hash_ids must be", "hash_ids", 1.0),
-        (lines(mooncake(1, 1, 5)), "hash_ids must be", "hash_ids", 5),
-        (lines({"timestamp": 1}), "input_length is missing", "input_length", None),
-        ("[" * 100_000, "is not", None, None),
-        ('{"timestamp": ' + "1" * 5000 + "}", "is not JSON that can be read|timestamp must be", None, None),
+        ("none", {}, "No session shares blocks"),
+        # 200 tokens of tools are 3 whole blocks; the fourth holds some of the system prompt as well.
+        ("tools", {"b": 3, "c": 3}, "3 of 6 sessions share the beginning"),
+        ("tools+system", {"b": 5, "c": 3}, "3 of 6 sessions share the beginning"),
     ],
 )
-def test_file__bad_line_says_where(written, line, message, column, value):
-    with pytest.raises(TraceError, match=message) as caught:
-        read(written(lines(MOON[0]) + line.strip() + "\n"), format="mooncake")
-    error = caught.value
-    assert (error.line, Path(error.file).name) == (2, "trace.jsonl")
-    assert "\n" not in str(error) and "line 2: " in str(error)
-    if column:
-        assert error.column == column
-        assert value is None or error.value == value
-    assert repr(vars(pickle.loads(pickle.dumps(error)))) == repr(vars(error))
+def test_kv_cache_tester__prompts_taken_for_the_same(written, option, shared, said):
+    for session in (
+        opening("a", 200, 130),
+        opening("b", 200, 130),
+        opening("c", 200, 131),
+        opening("d", 201, 130),
+        opening("e", 200, 130, model="other"),
+        opening("f", 200, 130) | {"block_size": 128, "requests": [turn(0, 400, [1, 2, 3])]},
+    ):
+        path = written(json.dumps(session), f"folder/{session['id']}.json").parent
+    requests = read(path, shared_prompt=option)
+    chains = np.split(requests.blocks.ids, requests.blocks.offsets[1:-1])
+    names = [requests.session_labels[key] for key in requests.session]
+    first, second = ({}, {})
+    for name, chain in zip(names, chains, strict=True):
+        (second if name in first else first)[name] = chain.tolist()
+    for name in "bcdef":
+        same = [one == other for one, other in zip(first["a"], first[name], strict=False)]
+        assert sum(same) == shared.get(name, 0) == (same.index(False) if False in same else len(same)), name
+        # What a session shares with itself stays.
+        assert name == "f" or second[name][:-1] == first[name]
+    assert any(said in note for note in report(requests))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "is empty"), (b"\n \n", "is empty"), (b"\x00\xff\xfe", "not a text file in UTF-8"), (b"{}", "is missing")],
-)
-def test_file__empty_or_binary(written, content, message):
-    with pytest.raises(TraceError, match=message):
-        read(written(content))
+def test_kv_cache_tester__agents_share_their_own_tools(written):
+    def agent(ids):
+        turns = [turn(0.0, 140, ids)]
+        return {"t": 9.0, "type": "subagent", "tool_tokens": 64, "system_tokens": 64, "requests": turns}
 
-
-def test_options__unknown_or_out_of_place(written):
-    path = written(lines(*MOON))
-    with pytest.raises(InputError, match=r"Unknown option 'tick'.* Did you mean 'ticks'"):
-        read(path, tick="spread")
-    with pytest.raises(InputError, match="Unknown format 'moon'"):
-        read(path, format="moon")
-    with pytest.raises(InputError, match="Unknown blocks 'round'"):
-        read(path, blocks="round")
-    with pytest.raises(InputError, match=r"session_rate_per_s=2\.0 does not apply to a trace of the format 'mooncake'"):
-        read(path, session_rate_per_s=2.0)
-    with pytest.raises(InputError, match="blocks='floor' does not apply"):
-        read(written(BURST_1 + "5,x,1,2,3,x\n", "b.csv"), blocks="floor")
-
-
-CELLS = st.sampled_from(
-    ["0", "12", "-3", "1.5", "nan", "inf", "1e400", "9" * 40, "true", "null", '"2"', "[]", "[1]", '[1, "a"]', "{}", ""]
-)
-
-
-@given(
-    st.lists(st.tuples(CELLS, CELLS, CELLS, CELLS), min_size=1, max_size=4),
-    st.sampled_from(["\n", "\r\n", "\n\n"]),
-    st.sampled_from([b"", b"\xef\xbb\xbf", b"\xff", b"\x00"]),
-    st.integers(0, 12),
-    st.sampled_from([*FORMATS, "auto"]),
-)
-@settings(max_examples=300)
-def test_json__fuzz_gives_the_right_numbers_or_a_trace_error(tmp_path_factory, rows, end, start, cut, form):
-    names = ("timestamp", "input_length", "output_length", "hash_ids")
-    text_ = end.join("{" + ", ".join(f'"{n}": {c}' for n, c in zip(names, row, strict=True)) + "}" for row in rows)
-    content = start + text_.encode()
-    path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
-    path.write_bytes(content[: len(content) - cut])
-    try:
-        requests = read(path, format=form)
-    except TraceError as error:
-        assert "\n" not in str(error)
-        return
-    # Only rows in which every value is what it should be get here, and they come through unchanged.
-    expected = sorted((json.loads(row[0]), k) for k, row in enumerate(rows))
-    assert len(requests) == len(rows) and cut == 0
-    assert requests.prompt_tokens.tolist() == [json.loads(rows[k][1]) for _, k in expected]
-    assert requests.output_tokens.tolist() == [json.loads(rows[k][2]) for _, k in expected]
-    assert requests.arrival_ms.tolist() == [time - expected[0][0] for time, _ in expected]
-
-
-HEADERS = st.sampled_from(
-    [BURST_1, BURST_3, "TIMESTAMP,ContextTokens,GeneratedTokens\n", "arrived_at,num_prefill_tokens,num_decode_tokens\n",
-     "arrival_ms,service_ms,block_ids,block_tokens\n"]
-)  # fmt: skip
-
-
-@given(
-    HEADERS, st.lists(st.text(alphabet='019.,-e"\r\n an\t:', max_size=30), max_size=4), st.sampled_from(["", "\ufeff"])
-)
-@settings(max_examples=300)
-def test_csv__fuzz_gives_a_stream_or_a_trace_error(tmp_path_factory, header, rows, start):
-    path = tmp_path_factory.getbasetemp() / "fuzz.csv"
-    path.write_bytes((start + header + "\n".join(rows)).encode())
-    try:
-        requests = read(path)
-    except TraceError as error:
-        assert "\n" not in str(error)
-        return
-    assert len(requests) > 0 and np.isfinite(requests.arrival_ms).all() and (requests.service_ms >= 0).all()
-
-
-# --- The published files ----------------------------------------------------------------------------------------------
-
-WHOLE = {
-    "mooncake/conversation_trace.jsonl": {
-        "n": 12_031, "duration_s": 3537.0, "rate_per_s": 3.4015, "cv": 3.03, "dispersion_1s": 7.89,
-        "dispersion_10s": 2.09, "dispersion_60s": 2.85, "input_mean": 12_035, "input_p50": 6_909, "input_p99": 85_400,
-        "input_max": 126_195, "output_mean": 342.6, "output_p50": 350, "output_p99": 1_119, "output_max": 2_000,
-        "zero_output": 0, "blocks": 288_500, "distinct_blocks": 182_790, "block_reuse": 0.3664, "token_reuse": 0.3736,
-        "requests_with_reuse": 0.9999,
-    },
-    "mooncake/arxiv_trace_window_190rows.jsonl": {
-        "n": 190, "duration_s": 27.5, "rate_per_s": 6.91, "cv": 4.47, "input_mean": 7_444, "input_p50": 6_178,
-        "input_p99": 30_392, "input_max": 42_101, "output_mean": 184.4, "output_p50": 32, "output_p99": 752,
-        "output_max": 1_048, "zero_output": 0, "block_reuse": 0.3658, "token_reuse": 0.3805,
-        "requests_with_reuse": 0.984,
-    },
-    "azure/AzureLLMInferenceTrace_conv.csv": {
-        "n": 19_366, "duration_s": 3501.7, "rate_per_s": 5.5304, "cv": 1.09, "dispersion_1s": 1.39,
-        "dispersion_10s": 4.00, "dispersion_60s": 20.6, "input_mean": 1154.7, "input_p50": 1_020, "input_p99": 4_142,
-        "input_max": 14_050, "output_mean": 211.1, "output_p50": 129, "output_p99": 601, "output_max": 1_000,
-        "zero_output": 0,
-    },
-    "burstgpt/BurstGPT_1_first400.csv": {
-        "n": 400, "duration_s": 37_269, "rate_per_s": 0.0107, "cv": 4.56, "dispersion_1s": 1.01, "dispersion_10s": 1.24,
-        "dispersion_60s": 2.77, "input_mean": 520.5, "input_p50": 314, "input_p99": 1_958, "input_max": 2_126,
-        "output_mean": 276.5, "output_p50": 230, "output_p99": 1_421, "output_max": 2_019, "zero_output": 17,
-    },
-    "burstgpt/BurstGPT_3_first400.csv": {
-        "n": 400, "duration_s": 41_453, "rate_per_s": 0.0096, "cv": 2.87, "dispersion_1s": 1.01, "dispersion_10s": 1.19,
-        "dispersion_60s": 2.26, "input_mean": 617.4, "input_p50": 308, "input_p99": 5_929, "input_max": 25_085,
-        "output_mean": 170.9, "output_p50": 101, "output_p99": 862, "output_max": 1_101, "zero_output": 1,
-        "sessions": 135, "turns_mean": 2.92, "turns_max": 24, "single_turn": 59, "turn_gap_p50_s": 123,
-        "turn_gap_p90_s": 1_393,
-    },
-    "ragpulse/0_trace.jsonl": {
-        "n": 7_106, "duration_s": 604_603, "rate_per_s": 0.0118, "cv": 3.06, "dispersion_1s": 1.01,
-        "dispersion_10s": 1.07, "dispersion_60s": 1.73, "input_mean": 2943.6, "input_p50": 3_140, "input_p99": 5_438,
-        "input_max": 7_712, "output_mean": 283.2, "output_p50": 234, "output_p99": 891, "output_max": 2_183,
-        "zero_output": 0, "sessions": 3_990, "turns_mean": 1.78, "turns_max": 25, "single_turn": 2_347,
-        "turn_gap_p50_s": 40, "turn_gap_p90_s": 300, "token_reuse": 0.3143, "requests_with_reuse": 0.9996,
-    },
-}  # fmt: skip
-
-
-@here
-@pytest.mark.parametrize("name", list(WHOLE))
-def test_published__statistics_of_the_whole_file(name):
-    found = statistics(read(SHARED / name))
-    for key, value in WHOLE[name].items():
-        digits = len(str(value).partition(".")[2]) if isinstance(value, float) else 0
-        # Half a unit of the last digit printed, and what its own rounding may add.
-        assert abs(found[key] - value) <= 0.51 * 10.0**-digits, (key, found[key], value)
-
-
-@here
-def test_published__ragpulse_reuse_of_what_the_components_stand_for():
-    requests = read(SHARED / "ragpulse" / "0_trace.jsonl")
-    seen = requests.blocks.tokens_of(requests.blocks.seen_before(), requests.prompt_tokens)
-    # The published 0.315 divides by the tokens of the components; the template's 0.3 % of the prompts are not in them.
-    assert round(float(seen.sum() / requests.blocks.tokens.sum()), 3) == 0.315
-
-
-@here
-def test_published__formats_are_told_apart():
-    expected = {
-        "conversation_trace.jsonl": "mooncake",
-        "0_trace.jsonl": "ragpulse",
-        "kv-cache-tester": "kv-cache-tester",
+    written(json.dumps(opening("a", 128, 64, agents=[agent([50, 51])])), "folder/a.json")
+    path = written(json.dumps(opening("b", 192, 64, agents=[agent([70, 71]), agent([70, 71])])), "folder/b.json").parent
+    distinct = {
+        option: read(path, shared_prompt=option).blocks.distinct for option in ("none", "tools", "tools+system")
     }
-    for pattern in ("mooncake/conv*", "ragpulse/0*", "kv-cache-tester", "kv-cache-tester/trace_0022.json"):
-        (path,) = SHARED.glob(pattern)
-        assert format_of(path) == expected.get(path.name, "kv-cache-tester")
-    sessions = read(SHARED / "kv-cache-tester")
-    assert (len(sessions), sessions.session_count, len(sessions.blocks.ids)) == (93, 10, 54_500)
-
-
-def test_statistics__text_and_picture(written):
-    requests = read(written(lines(*MOON)))
-    printed = text(requests)
-    assert "requests " in printed and "reuse in an unbounded cache" in printed
-    assert len(picture(requests).axes) == 3
-    with pytest.raises(InputError, match="No time passes"):
-        picture(read(written(lines(MOON[0]))))
-    assert "-" in text(read(written(lines(MOON[0]))))
+    assert distinct == {"none": 18, "tools": 17, "tools+system": 16}
+    for bad, message in (({"tool_tokens": -1}, "tool_tokens must be"), ({"system_tokens": None}, "system_tokens must")):
+        written(json.dumps(opening("b", 192, 64) | bad), "folder/b.json")
+        assert len(read(path)) > 0
+        with pytest.raises(TraceError, match=message):
+            read(path, shared_prompt="tools")
+    with pytest.raises(InputError, match="shared_prompt='tools' does not apply to a trace of the format 'mooncake'"):
+        read(written(lines(*MOON)), shared_prompt="tools")

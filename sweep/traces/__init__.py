@@ -44,10 +44,10 @@ def read(
       ``Session ID``.
     * ``vidur``: CSV with ``arrived_at`` [s], ``num_prefill_tokens``, ``num_decode_tokens``.
     * ``own``: CSV or Parquet with ``arrival_ms`` (or ``arrival_s``) and either ``service_ms`` or both of
-      ``prompt_tokens`` and ``output_tokens``; optionally ``request_id``, ``prefix_key``, ``session_id`` (empty = none),
-      ``block_ids`` (keys with spaces between; a list in Parquet) with ``block_tokens`` (one number or one per block),
-      and, the same in every row, ``base_ms``, ``prefill_ms_per_token``, ``decode_ms_per_token`` and ``steps``. Sorted
-      by (arrival, request_id); a column of labels that are all whole numbers is read as numbers.
+      ``prompt_tokens`` and ``output_tokens``; optionally ``request_id``, ``prefix_key``, ``session_id``, ``adapter_id``
+      (empty = none), ``block_ids`` (keys with spaces between; a list in Parquet) with ``block_tokens`` (one number or
+      one per block), and, the same in every row, ``base_ms``, ``prefill_ms_per_token``, ``decode_ms_per_token`` and
+      ``steps``. Sorted by (arrival, request_id); a column of labels that are all whole numbers is read as numbers.
 
     Times count from the earliest row, but for our own format. Rows are sorted by arrival, ties in file order. What was
     done is in ``attrs`` and, as sentences, in `report`.
@@ -64,10 +64,13 @@ def read(
         "ceil": the last, partial block of a prompt counts, as published; "floor": whole blocks only.
     **options
         ``zero_tokens`` ("keep", "drop" or "clamp" to 1: rows without prompt or output tokens), ``ticks`` ("keep", or
-        "spread" requests of one time evenly at random until the next one), ``seed`` (of whatever is drawn),
-        ``columns`` (our own format: a dict from the file's column to a field; other columns are then ignored),
+        "spread" requests of one time evenly at random over the tick, the least time between two), ``seed`` (of whatever
+        is drawn), ``columns`` (our own format: a dict from the file's column to a field; others are then ignored),
         ``block_tokens`` (tokens of a block, where the file does not say), ``session_rate_per_s`` (kv-cache-tester:
-        how many sessions begin per second; one a minute when left out).
+        how many sessions begin per second; one a minute when left out), ``shared_prompt`` (kv-cache-tester, whose files
+        do not say what sessions share: "none"; "tools": sessions and sub-agents of one model whose definitions of tools
+        have the same number of tokens begin with the same blocks; "tools+system": and those whose system prompts do,
+        too).
 
     Raises
     ------
@@ -84,7 +87,10 @@ def read(
         if name not in Options.__dataclass_fields__:
             raise unknown("option", name, Options.__dataclass_fields__)
     settings = Options(blocks=blocks, **options)
-    form = format_of(where) if format == "auto" else one_of("format", format, FORMATS)
+    form = one_of("format", format, ("auto", *FORMATS))
+    if form == "auto":
+        # Whoever says what the columns are means our own format, whatever else they may be called.
+        form = "own" if settings.columns else format_of(where)
     return finish(_raw(where, form, settings), where, settings, model)
 
 

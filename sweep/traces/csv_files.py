@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
@@ -27,10 +28,15 @@ _CHUNK = 50_000
 _TOKEN_FIELDS = RECORD_FIELDS[5:]
 MODEL_FIELDS = tuple(asdict(ServiceModel()))
 #: Columns of our own format beyond those of a record.
-OWN_FIELDS = (*RECORD_FIELDS, "arrival_s", "block_ids", "block_tokens", *MODEL_FIELDS, "steps")
+OWN_FIELDS = (*RECORD_FIELDS, "adapter_id", "arrival_s", "block_ids", "block_tokens", *MODEL_FIELDS, "steps")
 
-# Seven digits of fraction in 2023 (100 ns ticks), six or none and a zone of +00:00 in 2024.
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:\+00:00|Z)?", re.ASCII)
+# Seven digits of fraction in 2023 (100 ns ticks), six or none and a zone of +00:00 in 2024. A count of ns in 64 bits
+# ends in 2262, and would begin anew without a word.
+_TIMESTAMP = re.compile(r"((?:19[7-9]|2[01]\d)\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:\+00:00|Z)?", re.ASCII)
+# A list as some program writes it, of which splitting at spaces would make other keys.
+_LISTED = re.compile(r"[,;()\[\]{}'\"]")
+# Long prompts have ten thousand blocks; the csv module stops at 131,072 characters a cell.
+_LONGEST_CELL = 2**30
 
 Cells = dict[str, Sequence[Any]]
 
@@ -70,7 +76,7 @@ def form_of(header: Sequence[str]) -> str:
 
 def table_file(path: Path, options: Options, form: str) -> Raw:
     """Read a CSV file of one of the public formats."""
-    options.refuse(form, "columns", "session_rate_per_s", "blocks", "block_tokens")
+    options.refuse(form, "columns", "session_rate_per_s", "shared_prompt", "blocks", "block_tokens")
     spec = _FORMS[form]
     parts: list[dict[str, Any]] = []
     lines = array("q")
@@ -96,7 +102,7 @@ def own_file(path: Path, options: Options) -> Raw:
 
     See `sweep.traces.read` for the fields.
     """
-    options.refuse("own", "session_rate_per_s", "blocks")
+    options.refuse("own", "session_rate_per_s", "shared_prompt", "blocks")
     mapped = dict(options.columns or {})
     for field in mapped.values():
         one_of("field", field, OWN_FIELDS)
@@ -125,7 +131,7 @@ def own_file(path: Path, options: Options) -> Raw:
     lines = array("q")
     keys, sizes, offsets = Keys(), array("q"), array("q", [0])
     parts: list[dict[str, Any]] = []
-    texts: dict[str, list[Any]] = {name: [] for name in ("prefix_key", "session_id", "request_id")}
+    texts: dict[str, list[Any]] = {name: [] for name in ("prefix_key", "session_id", "adapter_id", "request_id")}
     constants: dict[str, float] = {}
     for chunk in read:
         cells = chunk.cells
@@ -156,6 +162,7 @@ def own_file(path: Path, options: Options) -> Raw:
         lines=lines,
         prefix=named["prefix_key"],
         session=named["session_id"],
+        adapter=named["adapter_id"],
         request_id=named["request_id"],
         chains=Chains(keys.numbers, np.array(offsets, np.int64), np.array(sizes, np.int64))
         if len(offsets) > 1
@@ -175,7 +182,7 @@ def own_file(path: Path, options: Options) -> Raw:
 def _chunks(path: Path, check: Callable[[list[str]], list[str] | None]) -> Iterator[_Chunk]:
     """Yield the rows of a CSV file that are not blank; `check` may rename its columns ('' = not wanted)."""
     line = 1
-    with opened(path) as raw:
+    with opened(path) as raw, _long_cells():
         # Spreadsheets write a byte order mark, which would become part of the first column's name.
         reader = csv.reader(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), strict=True)
         header: list[str] | None = None
@@ -204,6 +211,15 @@ def _chunks(path: Path, check: Callable[[list[str]], list[str] | None]) -> Itera
             raise TraceError(f"{error}.", path, line) from error
     if header is None:
         raise TraceError(f"is empty; its first line must name the columns ({formats()}).", path)
+
+
+@contextlib.contextmanager
+def _long_cells() -> Iterator[None]:
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _cells(path: Path, names: list[str], rows: list[list[str]], lines: list[int]) -> Cells:
@@ -341,8 +357,9 @@ def _own_blocks(path: Path, chunk: _Chunk, size: int | None, keys: Keys, sizes: 
     if size is None and "block_tokens" not in cells:
         raise TraceError("has block_ids but no block_tokens; give that column or the option.", path)
     for row, cell in enumerate(cells["block_ids"]):
-        chain = cell if isinstance(cell, list) else [] if cell is None else labels(str(cell).split()).tolist()
-        if not keys.extend(chain):
+        # Keys of text stay text, in every row: "7" would not be the 7 of another.
+        chain = cell if isinstance(cell, list) else [] if cell is None else str(cell).split()
+        if (isinstance(cell, str) and _LISTED.search(cell)) or not keys.extend(chain):
             raise bad_value(path, lines[row], "block_ids", "whole numbers or strings with spaces between", cell)
         if size is not None:
             tokens = [size] * len(chain)

@@ -23,9 +23,9 @@ class TraceError(InputError):
         self.file, self.line, self.column, self.value = str(file), line, column, value
 
     @classmethod
-    def of(cls, error: InputError, file: Any) -> TraceError:
+    def of(cls, error: InputError, file: Any, line: int | None) -> TraceError:
         """Return an error whose sentence already says where."""
-        return _rebuilt(error.args, {"file": str(file), "line": None, "column": None, "value": None})
+        return _rebuilt(error.args, {"file": str(file), "line": line, "column": None, "value": None})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuilt, (self.args, self.__dict__))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sweep.columns import IntArray, Label
 from sweep.errors import InputError
 from sweep.requests import Requests
 from sweep.traces.files import needs
@@ -47,11 +48,10 @@ def _columns(requests: Requests) -> dict[str, Sequence[Any]]:
     found: dict[str, Sequence[Any]] = {"request_id": _ids(requests), "arrival_ms": requests.arrival_ms.tolist()}
     if requests.service_model is None:
         found["service_ms"] = requests.service_ms.tolist()
-    for name, ids, known in (
-        ("prefix_key", requests.prefix, requests.prefix_labels),
-        ("session_id", requests.session, requests.session_labels),
-    ):
-        found[name] = [None if key < 0 else known[key] for key in ids.tolist()]
+    found["prefix_key"] = _keys(requests.prefix, requests.prefix_labels)
+    found["session_id"] = _keys(requests.session, requests.session_labels)
+    if requests.adapter is not None:
+        found["adapter_id"] = _keys(requests.adapter, requests.adapter_labels)
     found["prompt_tokens"] = requests.prompt_tokens.tolist()
     found["output_tokens"] = requests.output_tokens.tolist()
     if requests.blocks is not None:
@@ -64,10 +64,22 @@ def _columns(requests: Requests) -> dict[str, Sequence[Any]]:
     return found
 
 
+def _keys(ids: IntArray, known: Sequence[Label]) -> list[Any]:
+    """Return the key of each request, None for none; its number where keys would not be told apart as cells."""
+    texts = {str(label) for label in known}
+    kept = len(texts) == len(known) and all(map(_plain, texts))
+    return [None if key < 0 else known[key] if kept else key for key in ids.tolist()]
+
+
+def _plain(text: str) -> bool:
+    """Return whether a reader gives a text back as it is."""
+    return bool(text) and text == text.strip() and text.isprintable()
+
+
 def _ids(requests: Requests) -> list[Any]:
     ids = requests.request_id.tolist()
     pairs = list(zip(requests.arrival_ms.tolist(), ids, strict=True))
-    plain = all(not isinstance(one, str) or (one and one == one.strip()) for one in ids)
+    plain = all(not isinstance(one, str) or _plain(one) for one in ids)
     # Text that looks like numbers comes back as numbers, which sort otherwise.
     numbers = any(isinstance(one, str) and one.lstrip("-").isdigit() for one in ids)
     kept = plain and not numbers and all(a <= b for a, b in pairwise(pairs))
@@ -99,7 +111,7 @@ def _parquet(columns: dict[str, Sequence[Any]], path: Path) -> None:
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
         raise needs("pyarrow", "a Parquet file") from None
-    for name in ("prefix_key", "session_id"):
-        if any(isinstance(value, str) for value in columns[name]):
+    for name in columns.keys() & {"prefix_key", "session_id", "adapter_id"}:
+        if any(isinstance(value, str) or not -(2**63) <= (value or 0) < 2**63 for value in columns[name]):
             columns[name] = [None if value is None else str(value) for value in columns[name]]
     pq.write_table(pa.table(dict(columns)), path)

@@ -38,7 +38,8 @@ class _Rows:
         self.keys = Keys()
 
     def add(self, line: int, row: dict[str, Any], time: Any, scale: float) -> None:
-        if type(time) not in (int, float) or not 0 <= time * scale <= LONGEST_MS:
+        # Compared before it is multiplied: a whole number may be longer than any float.
+        if type(time) not in (int, float) or not 0 <= time <= LONGEST_MS / scale:
             raise bad_value(self.path, line, "timestamp", "a finite time of 0 or more", time)
         self.lines.append(line)
         self.times.append(time * scale)
@@ -81,7 +82,7 @@ def mooncake(path: Path, options: Options) -> Raw:
 
     A hash id stands for 512 tokens and all before them; the last block of a prompt, usually partial, has one too.
     """
-    options.refuse("mooncake", "columns", "session_rate_per_s")
+    options.refuse("mooncake", "columns", "session_rate_per_s", "shared_prompt")
     rows = _Rows(path)
     others: dict[str, int] = {}
     for line, row in json_lines(path):
@@ -100,7 +101,7 @@ def bailian(path: Path, options: Options) -> Raw:
     A session is the tree of requests below one without a parent. ``input_length`` includes the history, so that
     nothing is added up.
     """
-    options.refuse("bailian", "columns", "session_rate_per_s")
+    options.refuse("bailian", "columns", "session_rate_per_s", "shared_prompt")
     rows = _Rows(path)
     place: dict[Any, int] = {}
     parents: list[Any] = []
@@ -127,7 +128,7 @@ def ragpulse(path: Path, options: Options) -> Raw:
     Components are content, so that a chain is made of what stands before each. The 6 to 12 tokens of the template
     that hold them together belong to no component.
     """
-    options.refuse("ragpulse", "columns", "session_rate_per_s", "blocks", "block_tokens")
+    options.refuse("ragpulse", "columns", "session_rate_per_s", "shared_prompt", "blocks", "block_tokens")
     tables = _length_tables(path)
     rows = _Rows(path)
     tokens = array("q")

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from sweep import columns as checked
 from sweep.chains import Blocks
-from sweep.columns import FloatArray, IntArray
+from sweep.columns import FloatArray, IntArray, Where
 from sweep.errors import InputError, number, one_of, whole
 from sweep.requests import Requests, ServiceModel, assemble
 from sweep.traces.errors import TraceError
 
-_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Options:
     columns: Mapping[str, str] | None = None
     block_tokens: int | None = None
     session_rate_per_s: float | None = None
+    shared_prompt: str = "none"
 
     def __post_init__(self) -> None:
         one_of("blocks", self.blocks, ("ceil", "floor"))
         one_of("zero_tokens", self.zero_tokens, ("keep", "drop", "clamp"))
         one_of("ticks", self.ticks, ("keep", "spread"))
+        one_of("shared_prompt", self.shared_prompt, ("none", "tools", "tools+system"))
         whole("seed", self.seed)
         if self.block_tokens is not None:
             whole("block_tokens", self.block_tokens, at_least=1)
@@ -123,6 +125,7 @@ class Raw:
     service_ms: FloatArray | None = None
     session: NDArray[Any] | None = None
     prefix: NDArray[Any] | None = None
+    adapter: NDArray[Any] | None = None
     request_id: NDArray[Any] | None = None
     chains: Chains | None = None
     model: ServiceModel | None = None
@@ -150,6 +153,13 @@ def finish(raw: Raw, path: Any, options: Options, model: ServiceModel) -> Reques
         kept = spread(kept, options.seed)
     model = raw.model or model
     service = raw.service_ms[keep] if raw.service_ms is not None else model.service_ms(prompt, output)
+    rows = np.flatnonzero(keep)
+    named: list[int] = []
+
+    def where(row: int) -> str:
+        named.append(raw.lines[rows[row]])
+        return f"{path}, line {named[-1]}"
+
     try:
         requests = assemble(
             {
@@ -159,19 +169,20 @@ def finish(raw: Raw, path: Any, options: Options, model: ServiceModel) -> Reques
                 "output_tokens": output,
                 "prefix": None if raw.prefix is None else raw.prefix[keep],
                 "session": None if raw.session is None else raw.session[keep],
-                "request_id": np.flatnonzero(keep) if raw.request_id is None else raw.request_id[keep],
+                "adapter": None if raw.adapter is None else raw.adapter[keep],
+                "request_id": rows if raw.request_id is None else raw.request_id[keep],
             },
-            where=lambda row: f"{path}, line {raw.lines[np.flatnonzero(keep)[row]]}",
-            names={"prefix": "prefix_key", "session": "session_id"},
+            where=where,
+            names={"prefix": "prefix_key", "session": "session_id", "adapter": "adapter_id"},
             ties_by_id=raw.ties_by_id,
             steps=raw.steps,
-            blocks=_blocks(raw, keep, path),
+            blocks=_blocks(raw, keep, where),
             service_model=model if raw.service_ms is None else None,
         )
     except TraceError:
         raise
     except InputError as error:
-        raise TraceError.of(error, path) from None
+        raise TraceError.of(error, path, named[-1] if named else None) from None
     span_s = float(requests.arrival_ms[-1] - requests.arrival_ms[0]) / 1000.0
     requests.attrs.update(
         source=getattr(path, "name", str(path)),
@@ -217,16 +228,20 @@ def report(requests: Requests) -> list[str]:
 
 
 def spread(arrival: FloatArray, seed: int) -> FloatArray:
-    """Return arrivals with those of one time spread evenly at random until the next time, their order kept."""
+    """Return arrivals with those of one time spread evenly at random over the tick of the clock, their order kept.
+
+    The tick is the least time between two arrivals: the next one may come an hour later.
+    """
     order = np.argsort(arrival, kind="stable")
     ticks, place, size = np.unique(arrival[order], return_inverse=True, return_counts=True)
-    gaps = np.diff(ticks)
-    width = np.append(gaps, np.median(gaps) if len(gaps) else 0.0)
+    width = np.diff(ticks).min(initial=np.inf)
+    if np.isinf(width):
+        return arrival
     draws = np.random.default_rng(seed).random(len(arrival))
     # Sorted within a tick, so that the rows of a tick stay in file order.
     draws = draws[np.lexsort((draws, place))]
     result = np.empty(len(arrival))
-    result[order] = ticks[place] + np.where(size[place] > 1, draws * width[place], 0.0)
+    result[order] = ticks[place] + np.where(size[place] > 1, draws * width, 0.0)
     return result
 
 
@@ -254,15 +269,12 @@ def _zero_tokens(raw: Raw, path: Any, options: Options) -> tuple[NDArray[np.bool
     return everything, prompt, output, int(zero.sum())
 
 
-def _blocks(raw: Raw, keep: NDArray[np.bool_], path: Any) -> Blocks | None:
+def _blocks(raw: Raw, keep: NDArray[np.bool_], where: Where) -> Blocks | None:
     if raw.chains is None:
         return None
-    chains = raw.chains if keep.all() else None
-    kept = np.flatnonzero(keep)
-    if chains is None:
-        lengths = np.where(keep, np.diff(raw.chains.offsets), 0)
-        some = raw.chains.first(lengths)
+    chains = raw.chains
+    if not keep.all():
+        lengths = np.where(keep, np.diff(chains.offsets), 0)
+        some = chains.first(lengths)
         chains = Chains(some.keys, np.concatenate(([0], np.cumsum(lengths[keep]))), some.tokens)
-    return Blocks.of(
-        chains.keys, chains.offsets, chains.tokens, where=lambda row: f"{path}, line {raw.lines[kept[row]]}"
-    )
+    return Blocks.of(chains.keys, chains.offsets, chains.tokens, where)
