@@ -122,8 +122,8 @@ def heatmaps(
     maps = [_quantity(ds, name) for name in quantities]
     zero = any(_is_log(column.scale) and bool((column.means == 0).any()) for column in maps)
     note = (
-        f"Means over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell. One colour scale per "
-        f"quantity for all policies, darker is worse{'; 0 has the colour of the lower end' if zero else ''}."
+        f"{_sample(ds)} One colour scale per quantity for all policies, darker is worse"
+        f"{'; 0 has the colour of the lower end' if zero else ''}."
     )
     return _draw(maps, _marks(ds, objective, level), note)
 
@@ -165,8 +165,13 @@ def excess(ds: xr.Dataset, objective: str = "p99_queue_wait_ms", level: float = 
         text=_percent,
         open_ended=True,
     )
-    note = f"Means over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell."
-    return _draw([column], _marks(ds, objective, level), note)
+    return _draw([column], _marks(ds, objective, level), _sample(ds))
+
+
+def _sample(ds: xr.Dataset) -> str:
+    if ds.sizes["seed"] == 1:
+        return "One seed, the same request stream in every cell."
+    return f"Means over n = {ds.sizes['seed']:,} seeds, the same request streams in every cell."
 
 
 def _percent(value: float) -> str:

@@ -283,8 +283,8 @@ def opening(name, tools, system, tokens=400, model="m", agents=()):
     [
         ("none", {}, "No session shares blocks"),
         # 200 tokens of tools are 3 whole blocks; the fourth holds some of the system prompt as well.
-        ("tools", {"b": 3, "c": 3}, "3 of 6 sessions share the beginning"),
-        ("tools+system", {"b": 5, "c": 3}, "3 of 6 sessions share the beginning"),
+        ("tools", {"b": 3, "c": 3}, "3 of 6 sessions begin like another"),
+        ("tools+system", {"b": 5, "c": 3}, "3 of 6 sessions begin like another"),
     ],
 )
 def test_kv_cache_tester__prompts_taken_for_the_same(written, option, shared, said):

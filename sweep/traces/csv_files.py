@@ -356,25 +356,35 @@ def _own_blocks(path: Path, chunk: _Chunk, size: int | None, keys: Keys, sizes: 
     lines, cells = chunk
     if size is None and "block_tokens" not in cells:
         raise TraceError("has block_ids but no block_tokens; give that column or the option.", path)
+    found: list[Any] = []
+    lengths: list[int] = []
     for row, cell in enumerate(cells["block_ids"]):
         # Keys of text stay text, in every row: "7" would not be the 7 of another.
         chain = cell if isinstance(cell, list) else [] if cell is None else str(cell).split()
-        if (isinstance(cell, str) and _LISTED.search(cell)) or not keys.extend(chain):
+        if _LISTED.search(cell) if isinstance(cell, str) else not {*map(type, chain)} <= {int, str}:
             raise bad_value(path, lines[row], "block_ids", "whole numbers or strings with spaces between", cell)
-        if size is not None:
-            tokens = [size] * len(chain)
-        else:
-            given = cells["block_tokens"][row]
+        found += chain
+        lengths.append(len(chain))
+    keys.extend(found)
+    offsets.extend((offsets[-1] + np.cumsum(lengths)).tolist())
+    if size is not None:
+        sizes.extend([size] * len(found))
+        return
+    # Nearly all rows say the same.
+    known: dict[str, list[int]] = {}
+    for row, (given, length) in enumerate(zip(cells["block_tokens"], lengths, strict=True)):
+        tokens = known.get(str(given))
+        if tokens is None:
             items = given if isinstance(given, list) else [] if given is None else str(given).split()
             tokens = counts(path, [lines[row]] * len(items), "block_tokens", items).tolist()
-            tokens = tokens * len(chain) if len(tokens) == 1 else tokens
-        if len(tokens) != len(chain):
+            known[str(given)] = tokens
+        tokens = tokens * length if len(tokens) == 1 else tokens
+        if len(tokens) != length:
             raise TraceError(
-                f"block_tokens has {len(tokens)} numbers for {len(chain)} blocks; give one for each, or one for all.",
-                path, lines[row], "block_tokens", cells["block_tokens"][row],
+                f"block_tokens has {len(tokens)} numbers for {length} blocks; give one for each, or one for all.",
+                path, lines[row], "block_tokens", given,
             )  # fmt: skip
         sizes.extend(tokens)
-        offsets.append(len(keys))
 
 
 def _constant(path: Path, chunk: _Chunk, name: str, constants: dict[str, float]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,13 +79,14 @@ class Keys:
                 del self._numbers[before:]
         if self._known is None:
             self._known = {}
-            self._numbers = array("q", [self._number(key) for key in self._numbers])
-        self._numbers.extend([self._number(key) for key in keys])
+            self._numbers = array("q", self._known_numbers(self._numbers))
+        self._numbers.extend(self._known_numbers(keys))
         return True
 
-    def _number(self, key: Any) -> int:
-        assert self._known is not None
-        return self._known.setdefault(key, len(self._known))
+    def _known_numbers(self, keys: Iterable[Any]) -> list[int]:
+        known = self._known
+        assert known is not None
+        return [known.setdefault(key, len(known)) for key in keys]
 
     @property
     def numbers(self) -> IntArray:

@@ -171,12 +171,13 @@ def _shared(ids: IntArray, openings: list[_Opening], sessions: int, shared_promp
     """Return the ids with those of openings that are taken for the same made equal, and a note that says so."""
     if shared_prompt == "none":
         return ids, "No session shares blocks with another, unless files call their ids global."
+    deep = shared_prompt == "tools+system"
     same = np.arange(int(ids.max(initial=-1)) + 1)
     first: dict[tuple[Any, ...], tuple[int, IntArray]] = {}
     sharing: set[int] = set()
     for opening in openings:
         spans = [(opening.same_tools, 0, opening.tools)]
-        if shared_prompt == "tools+system":
+        if deep:
             spans.append((opening.same_prompt, opening.tools, opening.prompt))
         for key, low, high in spans:
             mine = ids[opening.start + low : opening.start + high]
@@ -187,10 +188,9 @@ def _shared(ids: IntArray, openings: list[_Opening], sessions: int, shared_promp
             same[mine[:count][alone]] = theirs[:count][alone]
             if session != opening.session and count:
                 sharing |= {session, opening.session}
-    what = "tools" if shared_prompt == "tools" else "tools, and those whose tools and system prompt,"
     note = (
-        f"{len(sharing):,} of {sessions:,} sessions share the beginning of their prompts with another: those of one "
-        f"model whose {what} have the same number of tokens are taken for the same."
+        f"{len(sharing):,} of {sessions:,} sessions begin like another: the tools of one model are taken for the same "
+        f"where they have the same number of tokens{', and so are the system prompts behind them' * deep}."
     )
     return same[ids], note
 
