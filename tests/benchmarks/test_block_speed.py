@@ -15,6 +15,8 @@ from sweep import engines
 from sweep.policies import Policy
 
 TRACE = Path(__file__).parents[3] / "shared" / "traces" / "mooncake" / "conversation_trace.jsonl"
+EXAMPLE = Path(__file__).parents[2] / "studies" / "example_traces" / "mooncake.jsonl"
+POLICIES = ("round_robin", "queue_aware", "locality_aware")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def stream():
     )
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "queue_aware", "locality_aware"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
     ("capacity", "eviction", "visible", "replicas"),
     [
@@ -64,4 +66,27 @@ def test_cost__per_block(benchmark, report, measuring, stream, policy, capacity,
     report(
         f"  {policy:15s} {replicas:3d} replicas, {capacity:7,.0f} blocks, {eviction}, visible at {visible}: "
         f"{cost:5.1f} ns per block"
+    )
+
+
+def test_cost__whole_sweep(benchmark, report, measuring):
+    """Policies x 8 slacks x 4 heterogeneities x 4 capacities, reading included: what a user waits for."""
+    path = TRACE if TRACE.exists() else EXAMPLE
+    fleet = sweep.Fleet.one_slow(8, [0.0, 0.2, 0.4, 0.6] if measuring else [0.0])
+    slack = [0, 250, 500, 1_000, 2_000, 5_000, 10_000, 25_000] if measuring else [0]
+
+    def whole():
+        work = sweep.Workload.fixed(sweep.traces.read(path))
+        return sweep.run(
+            work, fleet, policy=POLICIES, slack=slack, seed=1, cache_blocks=[1_000, 10_000, 30_000, None], workers=2
+        )
+
+    whole()
+    wall, processor = time.perf_counter(), time.process_time()
+    found = whole().request_count
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    benchmark.pedantic(whole, rounds=1)
+    report(
+        f"  {path.name}, {len(POLICIES)} policies, {found.size:,} cells on two threads, reading included: "
+        f"{wall:.1f} s, {processor:.1f} s of processor time"
     )
