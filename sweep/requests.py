@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sweep import columns as checked
+from sweep import packing
 from sweep.chains import Blocks
 from sweep.columns import NONE, FloatArray, IntArray, Label, Where
 from sweep.errors import InputError, number, unknown, whole
@@ -120,7 +120,7 @@ class Requests:
     adapter_labels: Sequence[Label] = ()
 
     def __post_init__(self) -> None:
-        for name in _ARRAYS:
+        for name in (*packing.DECISIVE, "request_id"):
             getattr(self, name).flags.writeable = False
         if self.adapter is not None:
             self.adapter.flags.writeable = False
@@ -340,39 +340,20 @@ class Requests:
     def fingerprint(self) -> str:
         """Return a SHA-256 (hex) over what decides results: times, tokens, prefix, session and steps."""
         digest = hashlib.sha256(f"requests {len(self)} steps {self.steps}".encode())
-        for name in _DECISIVE:
+        for name in packing.DECISIVE:
             digest.update(name.encode())
-            digest.update(_little_endian(getattr(self, name)))
+            digest.update(packing.little_endian(getattr(self, name)))
         if self.blocks is not None:
             digest.update(f"blocks {self.service_model}".encode())
-            for name in _OF_BLOCKS:
-                digest.update(_little_endian(getattr(self.blocks, name)))
+            for name in packing.OF_BLOCKS:
+                digest.update(packing.little_endian(getattr(self.blocks, name)))
         if self.adapter is not None:
-            digest.update(b"adapter" + _little_endian(self.adapter.astype(np.int64)))
+            digest.update(b"adapter" + packing.little_endian(self.adapter.astype(np.int64)))
         return digest.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-safe dict from which `from_dict` rebuilds the stream exactly."""
-        numbered = self.request_id.dtype.kind == "i"
-        return {
-            **{name: _pack(getattr(self, name)) for name in _DECISIVE},
-            "request_id": _pack(self.request_id) if numbered else self.request_id.tolist(),
-            "prefix_labels": _pack_labels(self.prefix_labels),
-            "session_labels": _pack_labels(self.session_labels),
-            "steps": self.steps,
-            "attrs": dict(self.attrs),
-            **self._blocks_to_dict(),
-            **({} if self.adapter is None else {"adapter": _pack(self.adapter)}),
-            **({} if self.adapter is None else {"adapter_labels": _pack_labels(self.adapter_labels)}),
-        }
-
-    def _blocks_to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.blocks is not None:
-            found["blocks"] = {name: _pack(getattr(self.blocks, name)) for name in _OF_BLOCKS}
-        if self.service_model is not None:
-            found["service_model"] = asdict(self.service_model)
-        return found
+        return packing.packed(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Requests:
@@ -384,47 +365,12 @@ class Requests:
             For a dict that `to_dict` did not write.
         """
         try:
-            arrays: dict[str, NDArray[Any]] = {name: _unpack(content[name], kind) for name, kind in _DECISIVE.items()}
-            ids = content["request_id"]
-            arrays["request_id"] = _unpack(ids, "<i8") if isinstance(ids, str) else checked.objects(ids)
-            if len({len(array) for array in arrays.values()}) > 1:
-                raise ValueError("its arrays differ in length")
-            kinds = ["prefix", "session"]
-            if "adapter" in content:
-                kinds.append("adapter")
-                arrays["adapter"] = _unpack(content["adapter"], "<i8")
-                if len(arrays["adapter"]) != len(arrays["arrival_ms"]):
-                    raise ValueError("its arrays differ in length")
-            labels = {name: _unpack_labels(content[f"{name}_labels"]) for name in kinds}
-            for name, known in labels.items():
-                # Kernels index with these ids unchecked.
-                if not ((arrays[name] >= NONE) & (arrays[name] < len(known))).all():
-                    raise ValueError(f"a {name} has no label")
-            return cls(
-                **arrays,
-                prefix_labels=labels["prefix"],
-                session_labels=labels["session"],
-                adapter_labels=labels.get("adapter", ()),
-                steps=content["steps"],
-                attrs=dict(content["attrs"]),
-                blocks=_unpack_blocks(content.get("blocks"), len(arrays["arrival_ms"])),
-                service_model=ServiceModel(**content["service_model"]) if "service_model" in content else None,
-            )
+            found = packing.unpacked(content)
+            if "service_model" in found:
+                found["service_model"] = ServiceModel(**found["service_model"])
+            return cls(**found)
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise InputError(f"This is not a stored request stream ({type(error).__name__}: {error}).") from error
-
-
-# The arrays that decide results, with the type they are hashed and stored in.
-_DECISIVE = {
-    "arrival_ms": "<f8",
-    "service_ms": "<f8",
-    "prompt_tokens": "<i8",
-    "output_tokens": "<i8",
-    "prefix": "<i8",
-    "session": "<i8",
-}
-_ARRAYS = (*_DECISIVE, "request_id")
-_OF_BLOCKS = ("ids", "offsets", "reach")
 
 
 def assemble(
@@ -533,37 +479,3 @@ def _order(arrival: FloatArray, ids: NDArray[Any] | None) -> NDArray[np.intp]:
         return np.lexsort((ids, arrival))
     pairs = list(zip(arrival.tolist(), ids.tolist(), strict=True))
     return np.array(sorted(range(len(pairs)), key=pairs.__getitem__), dtype=np.intp)
-
-
-def _little_endian(array: NDArray[Any]) -> bytes:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def _pack(array: NDArray[Any]) -> str:
-    return base64.b64encode(zlib.compress(_little_endian(array))).decode("ascii")
-
-
-def _unpack(text: str, kind: str) -> NDArray[Any]:
-    array: NDArray[Any] = np.frombuffer(zlib.decompress(base64.b64decode(text, validate=True)), dtype=kind)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _unpack_blocks(stored: Mapping[str, str] | None, n: int) -> Blocks | None:
-    if stored is None:
-        return None
-    ids, offsets, reach = (_unpack(stored[name], "<i8") for name in _OF_BLOCKS)
-    # Kernels index with these unchecked.
-    if len(offsets) != n + 1 or offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets) < 0).any():
-        raise ValueError("its chains of blocks do not fit its requests")
-    if not ((ids >= 0) & (ids < len(reach))).all():
-        raise ValueError("a block has no size")
-    return Blocks(ids, offsets, reach)
-
-
-def _pack_labels(labels: Sequence[Label]) -> int | list[Label]:
-    # Generated streams number their keys: one number says it all.
-    return len(labels) if isinstance(labels, range) else list(labels)
-
-
-def _unpack_labels(stored: int | list[Label]) -> Sequence[Label]:
-    return range(stored) if isinstance(stored, int) else tuple(stored)
