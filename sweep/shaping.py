@@ -136,7 +136,9 @@ def units(requests: Requests, by: str = "auto", needed: bool = True) -> IntArray
             raise InputError("The stream has no sessions to draw; draw families of shared blocks instead.")
         return _own_where_none(requests.session, held)
     if requests.blocks is None or not n:
-        if needed or by == "families":
+        if by == "families":
+            raise InputError("The stream has no blocks, and so no families that share some; draw sessions instead.")
+        if needed:
             raise InputError("The stream has neither sessions nor blocks, so there is nothing to draw as a whole.")
         return np.arange(n)
     blocks = requests.blocks

@@ -91,6 +91,7 @@ def test_units__errors():
     for by, message in (
         ("auto", "neither sessions nor blocks"),
         ("sessions", "no sessions"),
+        ("families", "no blocks, and so no families"),
         ("weeks", "Unknown unit"),
     ):
         with pytest.raises(sweep.InputError, match=message):

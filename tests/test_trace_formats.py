@@ -63,6 +63,15 @@ def test_mooncake__ticks_spread_by_a_seed_keep_their_order(written):
     assert spread.attrs["ties"] == 9
 
 
+def test_mooncake__dropped_rows_take_their_blocks_with_them(written):
+    rows = [mooncake(k, 1000, [0, 1 + k], output=k % 3) for k in range(6)]
+    requests = read(written(lines(*rows)), zero_tokens="drop", blocks="floor")
+    assert requests.request_id.tolist() == [1, 2, 4, 5] and requests.attrs["rows_dropped"] == {"no tokens": 2}
+    assert requests.blocks.offsets.tolist() == [0, 1, 2, 3, 4] and requests.blocks.ids.tolist() == [0] * 4
+    whole = read(written(lines(*rows)), zero_tokens="drop")
+    assert whole.blocks.ids.tolist() == [0, 1, 0, 2, 0, 3, 0, 4]
+
+
 def test_burstgpt__ties_are_spread_over_a_second_and_not_over_an_idle_hour(written):
     rows = "".join(f"{time},x,1,2,3,y\n" for time in (5, 5, 5, 3600, 3601, 3601))
     found = read(written(BURST_1 + rows, "b.csv"), ticks="spread").arrival_ms
