@@ -174,7 +174,7 @@ def _copies(requests: Requests, rows: IntArray, copy: IntArray, unit: IntArray) 
         blocks = Blocks(ids, offsets, blocks.reach[kept % max(blocks.distinct, 1)])
     found: dict[str, Any] = {}
     if requests.adapter is not None:
-        # A copy of a session is of another user, with the same model.
+        # A copy of a session is of another user with the same adapter.
         adapter = requests.adapter[rows]
         found |= {"adapter": adapter} if (adapter >= 0).any() else {"adapter": None, "adapter_labels": ()}
     for name, ids, count in (
