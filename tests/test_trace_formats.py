@@ -249,6 +249,18 @@ def test_kv_cache_tester__local_ids_and_nested_agents(written):
     assert read(path.parent / "folder" / "a.json").session_count == 1
 
 
+def test_kv_cache_tester__agents_at_the_ends_shrinking_prompts_and_no_output(written):
+    def agent(time, status):
+        return {"t": time, "type": "subagent", "status": status, "requests": [turn(0.0, 70, [9]), turn(2.0, 70, [9])]}
+
+    turns = [agent(0.0, "completed"), turn(1.0, 700, list(range(10))), turn(2.0, 130, [0, 77], 0), agent(5.0, "async")]
+    requests = read(written(json.dumps(SESSION | {"requests": turns}), "s.json"))
+    assert requests.arrival_ms.tolist() == [0.0, 1000.0, 2000.0, 2000.0, 5000.0, 7000.0]
+    assert requests.prompt_tokens.tolist() == [70, 700, 70, 130, 70, 70]
+    assert requests.blocks.lengths.tolist() == [1, 10, 1, 2, 1, 1]
+    assert requests.attrs["zero_token_rows"] == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
