@@ -343,6 +343,11 @@ def test_kv_cache_tester__agents_share_their_own_tools(written):
         option: read(path, shared_prompt=option).blocks.distinct for option in ("none", "tools", "tools+system")
     }
     assert distinct == {"none": 18, "tools": 17, "tools+system": 16}
+    # What an agent has of its own session stays shared with whom the session shares it.
+    written(json.dumps(opening("a", 200, 64)), "other/a.json")
+    written(json.dumps(opening("b", 300, 64, agents=[agent([50, 51]) | {"tool_tokens": 128}])), "other/b.json")
+    other = written(json.dumps(opening("c", 200, 64, agents=[agent([1, 2]) | {"tool_tokens": 128}])), "other/c.json")
+    assert read(other.parent, shared_prompt="tools").blocks.distinct == 7 + 9 + 4
     for bad, message in (({"tool_tokens": -1}, "tool_tokens must be"), ({"system_tokens": None}, "system_tokens must")):
         written(json.dumps(opening("b", 192, 64) | bad), "folder/b.json")
         assert len(read(path)) > 0
