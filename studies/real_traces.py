@@ -191,7 +191,7 @@ def simulated(trace: Trace, path: Path, seeds: int, quick: bool, workers: int | 
     whole = blocks is not None or requests.session_count > 0
     settings: dict[str, Any] = {
         # Where nothing is shared, a policy that stays close has nothing to stay close to.
-        "policy": [policy for policy in POLICIES if whole or not Policy.parse(policy).rule.reads_slack],
+        "policy": POLICIES if whole else (BASELINE, OTHER),
         "slack": [round_number(mean * factor) for factor in (SLACKS[::3] if quick else SLACKS)],
         "workers": workers,
         "progress": progress,
@@ -316,6 +316,14 @@ def conclusion(result: Result) -> str:
     ]
     if others:
         said.append(f"Elsewhere, with the ratio to {BASELINE} in brackets: {'; '.join(others)}.")
+    rest = [str(name) for name in ds["policy"].values if name not in (BASELINE, OTHER, main["policy"])]
+    ways = [
+        f"{name} {tables.estimate(*against(result, {**main, 'policy': name, 'slack': math.nan}, WAIT, BASELINE))}"
+        for name in rest
+        if not Policy.parse(name).rule.reads_slack
+    ]
+    if ways:
+        said.append(f"Other ways to stay close, as ratios to {BASELINE}: {', '.join(ways)}.")
     if not pd.isna(main["slack"]):
         most = float(ds.slack[-1])
         factor = at(interval(ds, WAIT), {**main, "slack": most})["mean"] / main["mean"]
