@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -99,10 +100,10 @@ def run_cell(
     fates = router.new_fates(len(requests))
     router.run_router(
         traffic,
-        *_speed_pieces(speed, events),
+        *speed_pieces(speed, events),
         rules_of(policy, slack, settings, events),
-        tables_of(policy, ring),
-        _outages(len(speed), events),
+        tables_of(policy, ring, seed, len(requests)),
+        outages_of(len(speed), events),
         np.uint64(seed),
         settings.warmup,
         record,
@@ -157,11 +158,19 @@ def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | 
     )
 
 
-def tables_of(policy: Policy, ring: Ring) -> rules.Tables:
-    """Return the arrays of a policy as the kernel takes them."""
+@lru_cache(maxsize=4)
+def _work_errors(seed: int, count: int, cv: float) -> Array:
+    """Return what `router.work_errors` gives; kept, for it costs as much as the run and cells share it."""
+    errors: Array = router.work_errors(np.uint64(seed), count, cv)
+    return errors
+
+
+def tables_of(policy: Policy, ring: Ring, seed: int, count: int) -> rules.Tables:
+    """Return the arrays of a policy for so many requests as the kernel takes them."""
     weights = str(policy.parameters.get("weights", "speed"))
     numbers = [] if weights in ("speed", "measured") else [float(part) for part in weights.split(":")]
-    return rules.Tables(np.array(numbers, dtype=np.float64), ring.position, ring.replica)
+    error = _work_errors(seed, count, float(policy.parameters.get("work_error_cv", 0.0)))
+    return rules.Tables(np.array(numbers, dtype=np.float64), ring.position, ring.replica, error)
 
 
 def outcome_statistics(
@@ -204,7 +213,7 @@ def outcome_statistics(
     }
 
 
-def _speed_pieces(speed: Array, events: Events | None) -> tuple[Array, Array]:
+def speed_pieces(speed: Array, events: Events | None) -> tuple[Array, Array]:
     """Return the pieces of every replica's speed as `sweep.kernels.replicas` describes them."""
     first, starts, speeds = [0], [], []
     for replica, nominal in enumerate(speed.tolist()):
@@ -220,7 +229,8 @@ def _speed_pieces(speed: Array, events: Events | None) -> tuple[Array, Array]:
     return np.array(first), np.array([starts, speeds])
 
 
-def _outages(count: int, events: Events | None) -> failures.Outages:
+def outages_of(count: int, events: Events | None) -> failures.Outages:
+    """Return the outages of so many replicas, and how routers deal with them, as the kernel takes them."""
     happening = events or Events(())
     first, found = [0], []
     for replica in range(count):

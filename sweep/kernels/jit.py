@@ -56,12 +56,12 @@ def kernel(function: Function) -> Function:
     ``nogil`` lets one thread per block run in parallel. There is no ``fastmath``, so results do not
     depend on the vector width, and no ``parallel``, which aborts when two threads enter it.
     """
-    before = config.CACHE_DIR
-    config.CACHE_DIR = _FOLDER
-    try:
-        return _compiled(function, cache=bool(_FOLDER))
-    finally:
-        config.CACHE_DIR = before
+    return _kept(function)
+
+
+def inlined(function: Function) -> Function:
+    """Compile `function` into its callers: handing over a dozen arrays can cost more than what it does with them."""
+    return _kept(function, forceinline=True)
 
 
 def kernel_in_memory(function: Function) -> Function:
@@ -69,6 +69,16 @@ def kernel_in_memory(function: Function) -> Function:
     return _compiled(function, cache=False)
 
 
-def _compiled(function: Function, *, cache: bool) -> Function:
+def _kept(function: Function, *, forceinline: bool = False) -> Function:
+    before = config.CACHE_DIR
+    config.CACHE_DIR = _FOLDER
+    try:
+        return _compiled(function, cache=bool(_FOLDER), forceinline=forceinline)
+    finally:
+        config.CACHE_DIR = before
+
+
+def _compiled(function: Function, *, cache: bool, forceinline: bool = False) -> Function:
     # Numba's own types say nothing of the arguments, so callers keep the signature of the plain function.
-    return cast(Function, numba.njit(nogil=True, cache=cache, error_model="numpy")(function))
+    options = numba.njit(nogil=True, cache=cache, error_model="numpy", forceinline=forceinline)
+    return cast(Function, options(function))

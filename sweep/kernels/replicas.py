@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from sweep.kernels.codes import REQUESTS, WORK
-from sweep.kernels.jit import kernel
+from sweep.kernels.jit import inlined, kernel
 
-#: Rows of ``state``: when a replica is free, its next finish, the believed work behind the one in service, and the time
-#: it was busy with finished entries, up to now and up to the start of the window.
-AVAILABLE, NEXT_FINISH, BELIEVED, BUSY, LAG_BUSY = range(5)
+#: Rows of ``state``: when a replica is free; of the entry in service its begin, its finish (infinity: none) and the
+#: error about its work; the believed work behind it; the time the replica was busy with finished entries, up to now and
+#: up to the start of the window; and the begin and finish of the first entry not finished by then (infinity: none).
+AVAILABLE, NEXT_BEGIN, NEXT_FINISH, NEXT_ERROR, BELIEVED, BUSY, LAG_BUSY, LAG_BEGIN, LAG_FINISH = range(9)
 #: Rows of ``index``: a replica's first, last and lagging entry, how many entries and tokens it holds.
 HEAD, TAIL, LAG, COUNT, HELD = range(5)
 #: Rows of ``span`` and of ``link``.
@@ -51,8 +52,9 @@ class Traffic(NamedTuple):
 @kernel
 def new_queues(replicas, entries, routers):
     """Return (state, index, span, link, seen) of replicas that hold nothing."""
-    state = np.zeros((5, replicas), np.float64)
+    state = np.zeros((9, replicas), np.float64)
     state[NEXT_FINISH] = np.inf
+    state[LAG_BEGIN:] = np.inf
     index = np.zeros((5, replicas), np.int64)
     index[HEAD : LAG + 1] = -1
     seen = np.zeros((6, routers, replicas), np.float64)
@@ -63,7 +65,7 @@ def new_queues(replicas, entries, routers):
 # --- Speed over time --------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inlined
 def _piece_at(first, piece, r, t):
     j = first[r]
     while j + 1 < first[r + 1] and piece[START, j + 1] <= t:
@@ -71,7 +73,7 @@ def _piece_at(first, piece, r, t):
     return j
 
 
-@kernel
+@inlined
 def speed_at(first, piece, r, t):
     """Return the speed of a replica at a time."""
     return piece[SPEED, _piece_at(first, piece, r, t)]
@@ -92,7 +94,7 @@ def service_time(first, piece, r, begin, work):
     return took + work / piece[SPEED, j]
 
 
-@kernel
+@inlined
 def drain_time(first, piece, r, now, until):
     """Return how long what keeps a replica busy from `now` to `until` would take at its speed of now."""
     j = _piece_at(first, piece, r, now)
@@ -111,8 +113,8 @@ def drain_time(first, piece, r, now, until):
 # --- Queues -----------------------------------------------------------------------------------------------------------
 
 
-@kernel
-def append(e, r, i, router, begin, took, tokens, belief, state, index, span, link):
+@inlined
+def append(e, r, i, router, begin, took, tokens, error, belief, state, index, span, link):
     """Queue entry `e` for request `i` on a replica."""
     finish = begin + took
     link[FOLLOWING, e] = -1
@@ -124,7 +126,9 @@ def append(e, r, i, router, begin, took, tokens, belief, state, index, span, lin
     state[AVAILABLE, r] = finish
     if index[HEAD, r] < 0:
         index[HEAD, r] = e
+        state[NEXT_BEGIN, r] = begin
         state[NEXT_FINISH, r] = finish
+        state[NEXT_ERROR, r] = error
     else:
         state[BELIEVED, r] += belief
     # The tail stays when a queue empties, so that the lagging end of the window finds what follows.
@@ -132,12 +136,14 @@ def append(e, r, i, router, begin, took, tokens, belief, state, index, span, lin
         link[FOLLOWING, index[TAIL, r]] = e
     if index[LAG, r] < 0:
         index[LAG, r] = e
+        state[LAG_BEGIN, r] = begin
+        state[LAG_FINISH, r] = finish
     index[TAIL, r] = e
     index[COUNT, r] += 1
     index[HELD, r] += tokens
 
 
-@kernel
+@inlined
 def advance(r, t, state, index, span, link, seen, fading, tokens, service, error):
     """Take off a queue what has finished by `t`; its routers see it finish."""
     while state[NEXT_FINISH, r] <= t:
@@ -150,7 +156,9 @@ def advance(r, t, state, index, span, link, seen, fading, tokens, service, error
         index[HELD, r] -= tokens[i]
         index[HEAD, r] = following
         if following >= 0:
+            state[NEXT_BEGIN, r] = span[BEGIN, following]
             state[NEXT_FINISH, r] = span[FINISH, following]
+            state[NEXT_ERROR, r] = error[link[REQUEST, following]]
             state[BELIEVED, r] -= span[BELIEF, following]
         else:
             state[NEXT_FINISH, r] = np.inf
@@ -173,6 +181,9 @@ def crash(r, at, back, state, index, span, link):
         # What was in service was busy until now; the rest never began.
         span[BEGIN, e] = min(span[BEGIN, e], at)
         span[FINISH, e] = at
+        if e == index[LAG, r]:
+            state[LAG_BEGIN, r] = span[BEGIN, e]
+            state[LAG_FINISH, r] = at
         state[BUSY, r] += at - span[BEGIN, e]
         e = link[FOLLOWING, e]
     index[HEAD, r] = -1
@@ -193,42 +204,41 @@ def measured_speed(seen, k, r):
 # --- Signals, at times up to which the queues have been advanced ------------------------------------------------------
 
 
-@kernel
-def _work(r, t, rules, state, index, span, link, first, piece, error):
+@inlined
+def _work(r, t, rules, state, first, piece):
     """Return the outstanding work of a replica [ms at its present speed] as the router believes it."""
     if rules.error_cv == 0.0 and rules.in_service == 1.0:
         return drain_time(first, piece, r, t, state[AVAILABLE, r]) if state[AVAILABLE, r] > t else 0.0
-    e = index[HEAD, r]
-    if e < 0:
+    if state[NEXT_FINISH, r] == np.inf:
         return 0.0
-    serving = drain_time(first, piece, r, t, span[FINISH, e])
+    serving = drain_time(first, piece, r, t, state[NEXT_FINISH, r])
     if rules.error_cv == 0.0:
         return (drain_time(first, piece, r, t, state[AVAILABLE, r]) - serving) + rules.in_service * serving
     waiting = state[BELIEVED, r] / speed_at(first, piece, r, t)
-    return waiting + rules.in_service * (error[link[REQUEST, e]] * serving)
+    return waiting + rules.in_service * (state[NEXT_ERROR, r] * serving)
 
 
-@kernel
+@inlined
 def _busy_before(r, t, state, index, span, link):
     """Return the time that a replica was busy before `t`, the lagging end of a window."""
-    e = index[LAG, r]
-    while e >= 0 and span[FINISH, e] <= t:
-        state[LAG_BUSY, r] += span[FINISH, e] - span[BEGIN, e]
-        e = link[FOLLOWING, e]
-    index[LAG, r] = e
-    return state[LAG_BUSY, r] + (t - span[BEGIN, e] if e >= 0 and span[BEGIN, e] < t else 0.0)
+    while state[LAG_FINISH, r] <= t:
+        e = link[FOLLOWING, index[LAG, r]]
+        state[LAG_BUSY, r] += state[LAG_FINISH, r] - state[LAG_BEGIN, r]
+        state[LAG_BEGIN, r] = span[BEGIN, e] if e >= 0 else np.inf
+        state[LAG_FINISH, r] = span[FINISH, e] if e >= 0 else np.inf
+        index[LAG, r] = e
+    return state[LAG_BUSY, r] + (t - state[LAG_BEGIN, r] if state[LAG_BEGIN, r] < t else 0.0)
 
 
-@kernel
+@inlined
 def busy_share(r, t, window, state, index, span, link):
     """Return the share of the window before `t` that a replica was busy; its queue has been advanced to `t`."""
-    e = index[HEAD, r]
-    busy = state[BUSY, r] + (t - span[BEGIN, e] if e >= 0 else 0.0)
+    busy = state[BUSY, r] + (t - state[NEXT_BEGIN, r] if index[HEAD, r] >= 0 else 0.0)
     return (busy - _busy_before(r, t - window, state, index, span, link)) / window
 
 
-@kernel
-def fill_loads(low, high, clock, load, rules, state, index, span, link, first, piece, error, tokens):
+@inlined
+def fill_loads(low, high, clock, load, rules, state, index, span, link, first, piece, tokens):
     """Fill the load of replicas `low` to ``high - 1`` at their clocks: the signal, or the weighted sum of signals."""
     if rules.single == REQUESTS and rules.in_service == 1.0:
         for r in range(low, high):
@@ -240,9 +250,15 @@ def fill_loads(low, high, clock, load, rules, state, index, span, link, first, p
         if rules.single == WORK and rules.exact:
             for r in range(low, high):
                 load[r] = max(0.0, state[AVAILABLE, r] - clock[r])
+        elif rules.single == WORK and rules.error_cv > 0.0 and rules.speed == 0 and piece.shape[1] == load.size:
+            # As `_work`, without a branch, where no speed ever changes.
+            for r in range(low, high):
+                serving = state[NEXT_ERROR, r] * (state[NEXT_FINISH, r] - clock[r])
+                work = state[BELIEVED, r] / piece[SPEED, r] + rules.in_service * serving
+                load[r] = work if state[NEXT_FINISH, r] < np.inf else 0.0
         else:
             for r in range(low, high):
-                work = _work(r, clock[r], rules, state, index, span, link, first, piece, error)
+                work = _work(r, clock[r], rules, state, first, piece)
                 # Divided by a speed later on, work must be in ms at speed 1.
                 load[r] += rules.work * (work * speed_at(first, piece, r, clock[r]) if rules.speed else work)
     if rules.requests > 0.0:

@@ -182,13 +182,14 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
 
     state, index, span, link, seen = new_queues(replicas, n * (outages.retries + 1), routers)
     later = new_later(n if eventful else 0)
-    error = work_errors(seed, n, rules.error_cv)
+    error = tables.error
     # The last row of each, which index -1 reaches, stands for "none" and is never written.
     cached_at = np.full((prefixes + 1, replicas), -np.inf)
     loaded_at = np.full((adapters + 1, replicas), -np.inf)
     sent_prefix = np.zeros((prefixes + 1 if corrected else 1, replicas), np.int64)
     sent_adapter = np.zeros((adapters + 1 if corrected else 1, replicas), np.int64)
     owners = np.full((routers, sessions + 1), -1, np.int64)
+    points = np.full((2, max(sessions, prefixes) + 1), -1, np.int64)
     outage = outages.first.copy()
     clock = np.empty(replicas, np.float64)
     wait = np.zeros(replicas, np.float64)
@@ -273,22 +274,16 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                                 _unseen(r, own, rules, known_speed, index, link, tokens, service, error)
                         due_from = r if due_from < 0 else due_from
                     elif due_from >= 0:
-                        fill_loads(
-                            due_from, r, clock, reported, rules, state, index, span, link, first, piece, error, tokens
-                        )
+                        fill_loads(due_from, r, clock, reported, rules, state, index, span, link, first, piece, tokens)
                         due_from = -1
                     ordinal[r] = newest
                     next_report[r] = (newest + 1) * rules.freshness + offset[r]
                 elif due_from >= 0:
-                    fill_loads(
-                        due_from, r, clock, reported, rules, state, index, span, link, first, piece, error, tokens
-                    )
+                    fill_loads(due_from, r, clock, reported, rules, state, index, span, link, first, piece, tokens)
                     due_from = -1
                 soonest = min(soonest, next_report[r])
             if due_from >= 0:
-                fill_loads(
-                    due_from, replicas, clock, reported, rules, state, index, span, link, first, piece, error, tokens
-                )
+                fill_loads(due_from, replicas, clock, reported, rules, state, index, span, link, first, piece, tokens)
         if eventful:
             for r in range(replicas):
                 clock[r] = settle(
@@ -367,7 +362,7 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                     for r in range(replicas):
                         load[r] = reported[r] + own[k, r]
                 else:
-                    fill_loads(0, replicas, clock, load, rules, state, index, span, link, first, piece, error, tokens)
+                    fill_loads(0, replicas, clock, load, rules, state, index, span, link, first, piece, tokens)
                 if rules.speed == SPEED_KNOWN:
                     for r in range(replicas):
                         load[r] /= speed_at(first, piece, r, now - outages.delay)
@@ -436,8 +431,9 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                 kind = 0 if session[i] >= 0 else 1
                 key = session[i] if session[i] >= 0 else prefix[i]
                 if key >= 0:
-                    point = first_on_ring(tables.ring, seed, kind, key)
-                    chosen, home = walk_ring(tables.ring_replica, point, load, up, rules.bound)
+                    if points[kind, key] < 0:
+                        points[kind, key] = first_on_ring(tables.ring, seed, kind, key)
+                    chosen, home = walk_ring(tables.ring_replica, points[kind, key], load, up, rules.bound)
                     reason = 0 if chosen == home else 1
                 else:
                     chosen = least(load, up, choice)
@@ -515,7 +511,7 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                 took = service_time(first, piece, r, begin + transfer, amount)
             if transfer > 0.0:
                 took = transfer + took
-            append(entries, r, i, k, begin, took, tokens[i], error[i] * amount, state, index, span, link)
+            append(entries, r, i, k, begin, took, tokens[i], error[i], error[i] * amount, state, index, span, link)
             entries += 1
             if corrected:
                 known_speed = speed_at(first, piece, r, now - outages.delay)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sweep.kernels.codes import CHOICE_DRAWS, KEY_DRAWS, RING_DRAWS, TIE_RANDOM, TIE_ROTATE
-from sweep.kernels.jit import kernel
+from sweep.kernels.jit import inlined, kernel
 from sweep.kernels.random import uniform
 
 
@@ -55,11 +55,16 @@ class Rules(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The arrays of a policy: the weight of each replica (empty: its speed), and the hash ring in order of position."""
+    """The arrays of a policy.
+
+    The weight of each replica (empty: its speed), the hash ring in order of position, and the factor by which routers
+    err about the work of each request.
+    """
 
     weight: np.ndarray
     ring: np.ndarray
     ring_replica: np.ndarray
+    error: np.ndarray
 
 
 class Choice(NamedTuple):
@@ -100,6 +105,14 @@ def least(load, among, choice):
 
 
 @kernel
+def _before(a, b, replicas, choice):
+    """Return whether a replica comes before another one of the same load."""
+    if choice.tie == TIE_ROTATE:
+        return (a - choice.start) % replicas < (b - choice.start) % replicas
+    return a < b
+
+
+@kernel
 def nth_marked(among, position):
     """Return the replica at `position` among those marked, in order of their index."""
     for r in range(among.size):
@@ -116,7 +129,7 @@ def at_random(up, choice):
     return nth_marked(up, np.int64(uniform(choice.seed, CHOICE_DRAWS, choice.number) * up.sum()))
 
 
-@kernel
+@inlined
 def inversely(load, up, choice):
     """Return a replica with probability proportional to 1 / load; uniform among those of load 0 if there are any."""
     draw = uniform(choice.seed, CHOICE_DRAWS, choice.number)
@@ -142,26 +155,32 @@ def inversely(load, up, choice):
     return last
 
 
-@kernel
+@inlined
 def of_some(load, up, drawn, order, count, replacement, choice):
     """Return the least loaded of a few replicas drawn at random; `drawn` and `order` are scratch, one per replica."""
+    replicas = load.size
     available = 0
-    for r in range(load.size):
-        drawn[r] = False
-        if up[r]:
-            order[available] = r
-            available += 1
-    draws = count if replacement else min(count, available)
-    for j in range(draws):
+    for r in range(replicas):
+        order[available] = r
+        available += up[r]
+    if choice.tie == TIE_RANDOM:
+        drawn[:] = False
+    best = -1
+    for j in range(count if replacement else min(count, available)):
         draw = uniform(choice.seed, CHOICE_DRAWS, choice.number * count + j)
         if replacement:
-            drawn[order[np.int64(draw * available)]] = True
+            r = order[np.int64(draw * available)]
         else:
             # The front of the order holds what was drawn, as in a shuffle that stops early.
             other = j + np.int64(draw * (available - j))
-            order[j], order[other] = order[other], order[j]
-            drawn[order[j]] = True
-    return least(load, drawn, choice)
+            r = order[other]
+            order[other] = order[j]
+            order[j] = r
+        if choice.tie == TIE_RANDOM:
+            drawn[r] = True
+        elif best < 0 or load[r] < load[best] or (load[r] == load[best] and _before(r, best, replicas, choice)):
+            best = r
+    return least(load, drawn, choice) if choice.tie == TIE_RANDOM else best
 
 
 @kernel
@@ -194,7 +213,7 @@ def first_on_ring(ring, seed, kind, key):
     return at if at < ring.size else 0
 
 
-@kernel
+@inlined
 def walk_ring(ring_replica, point, load, up, bound):
     """Return the first replica from a point on that is up and, if `bound` > 0, within its bound; and the owner."""
     limit = np.inf

@@ -74,7 +74,7 @@ def engine_for(rule: Callable[..., int]) -> Any:
             begin = max(t, available[chosen])
             took = (service[i] * (1.0 - speedup) if hit else service[i]) / speed[chosen]
             available[chosen] = begin + took
-            append(i, chosen, i, 0, begin, took, tokens[i], 0.0, state, index, span, link)
+            append(i, chosen, i, 0, begin, took, tokens[i], 1.0, 0.0, state, index, span, link)
             served[chosen] += 1
             if prefix[i] >= 0:
                 held[prefix[i], chosen] = True
