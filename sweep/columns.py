@@ -154,3 +154,11 @@ def _label(value: Any) -> Label | None:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return int(value)
     return None
+
+
+def by_appearance(ids: IntArray) -> tuple[IntArray, int]:
+    """Return the ids numbered in order of first appearance, -1 kept, and how many there are."""
+    known, first, position = np.unique(ids, return_index=True, return_inverse=True)
+    first[known < 0] = -1
+    rank = np.argsort(np.argsort(first)) - np.count_nonzero(known < 0)
+    return rank[position], int(np.count_nonzero(known >= 0))

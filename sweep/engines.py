@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sweep import block_cells
+from sweep import block_cells, token_cells
 from sweep.block_cells import ChainedStream, uses_blocks
+from sweep.columns import by_appearance
 from sweep.errors import InputError, number, whole
 from sweep.events import Events
-from sweep.kernels import statistics, timeline, token_step
+from sweep.kernels import statistics, timeline
 from sweep.kernels.router import Fates
 from sweep.kernels.user_rule import engine_for
 from sweep.policies import Policy
@@ -35,13 +36,9 @@ _TIMELINE_RULES = {
     "queue_aware": timeline.QUEUE_AWARE,
     "locality_aware": timeline.LOCALITY_AWARE,
 }
-_TOKEN_RULES = {"round_robin": token_step.ROUND_ROBIN, "least_load": token_step.LEAST_LOAD}
 
 # Scratch of one call: long streams and many replicas advance fewer lanes at a time.
 _SCRATCH_BYTES = 128 * 2**20
-
-# A load per step and replica is what `sweep.simulate` returns of the token-step engine.
-_MOST_STEPS = 10**9
 
 
 class Stopped(Exception):
@@ -134,7 +131,7 @@ class Stream(NamedTuple):
     @classmethod
     def of(cls, requests: Requests, *, in_full: bool = False) -> Stream:
         """Return the stream of `requests`, for the lane engine or, in full, for those that see the ids themselves."""
-        numbered = _by_appearance if in_full else _recurring
+        numbered = by_appearance if in_full else _recurring
         prefix, prefixes = numbered(requests.prefix)
         session, sessions = numbered(requests.session)
         return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
@@ -145,7 +142,9 @@ def prepared(requests: Requests, settings: Settings) -> Stream | ChainedStream:
     return ChainedStream.of(requests) if uses_blocks(requests, settings) else Stream.of(requests)
 
 
-def check_stream(requests: Requests, speeds: Array, engine: str, settings: Settings) -> None:
+def check_stream(
+    requests: Requests, speeds: Array, engine: str, settings: Settings, events: Events | None = None
+) -> None:
     """Raise `InputError` when the stream cannot run on the engine."""
     if engine == "timeline":
         return
@@ -160,18 +159,7 @@ def check_stream(requests: Requests, speeds: Array, engine: str, settings: Setti
             "The engine 'token_step' serves tokens, but the stream has none; give prompt_tokens or output_tokens, "
             "or use engine='timeline'."
         )
-    last = float(requests.arrival_ms[-1]) if len(requests) else 0.0
-    if last / settings.step_ms > _MOST_STEPS:
-        raise InputError(
-            f"The last arrival, at {last:g} ms, is {last / settings.step_ms:.3g} steps of {settings.step_ms:g} ms off; "
-            f"at most {_MOST_STEPS:.0e} are allowed: give a larger step_ms."
-        )
-    idle = [float(speed) for speed in speeds.flat if int(speed * 1.0 * token_step.BATCH) == 0]
-    if _steps_of(requests, settings) < 0 and idle:
-        raise InputError(
-            f"A replica of speed {idle[0]:g} serves {token_step.BATCH} x speed = 0 whole tokens a step and never "
-            "drains; raise its speed or give steps."
-        )
+    token_cells.check_steps(requests, speeds, settings, events)
 
 
 def cells(
@@ -212,7 +200,7 @@ def cells(
     """
     slack = slack if policy.rule.reads_slack else slack[:1]
     if engine == "token_step":
-        return _token_cells(stream.requests, speeds, policy, settings, stop)
+        return _token_cells(stream.requests, speeds, policy, seed, settings, stop, events)
     scratch = scratch or Scratch()
     if isinstance(stream, ChainedStream):
         _check_blocks_alone(stream.requests, events)
@@ -291,37 +279,12 @@ def record_of(
     return record, (record.route[:, 0] & 1).astype(bool), fates
 
 
-class TokenRecord(NamedTuple):
-    """One cell of the token-step engine: per request the replica and the step of entry (-1 = none), and the load."""
-
-    replica: Array
-    entered: Array
-    load: Array
-
-
-def token_record_of(requests: Requests, speeds: Array, policy: Policy, settings: Settings) -> TokenRecord:
-    """Return the record of one cell of the token-step engine; the load is shaped (step, replica)."""
-    scratch = _TokenScratch(requests, len(speeds), settings)
-    steps = scratch.run(policy, speeds, settings)
-    load = np.zeros((steps, len(speeds)), np.int64)
-    scratch.run(policy, speeds, settings, load)
-    return TokenRecord(scratch.replica, scratch.entered, load)
-
-
 def _recurring(ids: Array) -> tuple[Array, int]:
     """Return dense ids of the keys that occur at least twice, -1 for all others, and how many there are."""
     again = np.bincount(ids + 1) >= 2
     again[:1] = False
     dense = np.where(again, np.cumsum(again) - 1, -1)
     return dense[ids + 1], int(again.sum())
-
-
-def _by_appearance(ids: Array) -> tuple[Array, int]:
-    """Return the ids numbered in order of first appearance, -1 kept, and how many there are."""
-    known, first, position = np.unique(ids, return_index=True, return_inverse=True)
-    first[known < 0] = -1
-    rank = np.argsort(np.argsort(first)) - np.count_nonzero(known < 0)
-    return rank[position], int(np.count_nonzero(known >= 0))
 
 
 def _lane_groups(stream: Stream, replicas: int, lanes: int, *, single: bool) -> list[tuple[int, int]]:
@@ -436,55 +399,20 @@ def _typed(per_cell: Arrays, engine: str, shape: tuple[int, ...]) -> Arrays:
     }
 
 
-def _steps_of(requests: Requests, settings: Settings) -> int:
-    steps = requests.steps if settings.steps is None else settings.steps
-    return -1 if steps is None else steps
-
-
-class _TokenScratch:
-    """A stream as the token-step kernel takes it, and the arrays that it fills."""
-
-    def __init__(self, requests: Requests, replicas: int, settings: Settings) -> None:
-        self.step = np.floor(requests.arrival_ms / settings.step_ms).astype(np.int64)
-        self.tokens = requests.tokens
-        self.steps = _steps_of(requests, settings)
-        self.replica = np.empty(len(requests), np.int64)
-        self.entered = np.empty(len(requests), np.int64)
-        self.scalars = np.empty(len(token_step.COLUMNS))
-        self.cumulative = np.empty(replicas, np.int64)
-
-    def run(self, policy: Policy, speed: Array, settings: Settings, load: Array | None = None) -> int:
-        if load is None:
-            load = np.empty((0, len(speed)), np.int64)
-        steps: int = token_step.run_token_cell(
-            _TOKEN_RULES[policy.name],
-            float(policy.parameters.get("in_service_weight", 1.0)),
-            self.step,
-            self.tokens,
-            speed,
-            float(settings.step_ms),
-            self.steps,
-            load,
-            self.replica,
-            self.entered,
-            self.scalars,
-            self.cumulative,
-        )
-        return steps
-
-
 def _token_cells(
-    requests: Requests, speeds: Array, policy: Policy, settings: Settings, stop: Callable[[], bool]
+    requests: Requests,
+    speeds: Array,
+    policy: Policy,
+    seed: int,
+    settings: Settings,
+    stop: Callable[[], bool],
+    events: Events | None,
 ) -> Arrays:
-    rows, replicas = speeds.shape
-    scratch = _TokenScratch(requests, replicas, settings)
-    scalars = np.empty((rows, len(token_step.COLUMNS)))
-    cumulative = np.empty((rows, replicas), np.int64)
-    for h in range(rows):
+    cell = token_cells.TokenCell(requests, policy, speeds.shape[1], seed, settings, events)
+    found: list[Arrays] = []
+    for speed in speeds:
         if stop():
             raise Stopped
-        scratch.run(policy, speeds[h], settings)
-        scalars[h] = scratch.scalars
-        cumulative[h] = scratch.cumulative
-    per_cell: Arrays = {name: scalars[:, column] for column, name in enumerate(token_step.COLUMNS)}
-    return _typed(per_cell | {"cumulative_load_tokens": cumulative}, "token_step", (1, rows))
+        found.append(cell.statistics(speed))
+    per_cell = {name: np.array([row[name] for row in found]) for name in found[0]}
+    return _typed(per_cell, "token_step", (1, len(speeds)))

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from sweep import token_cells
 from sweep.engines import Settings
 from sweep.errors import InputError, distinct, number, one_of, whole
 from sweep.fleet import Fleet
@@ -57,9 +58,10 @@ class Grid:
         if not isinstance(fleet, Fleet):
             raise InputError(f"fleet must be a sweep.Fleet, got {type(fleet).__name__}.")
         one_of("engine", engine, ENGINES)
-        if fleet.events is not None and engine != "timeline":
-            raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
         policies = as_policies(policy, engine)
+        if engine == "token_step":
+            for item in policies:
+                token_cells.check_policy(item, settings.step_ms)
         return cls(workload, fleet, policies, as_slacks(slack), as_seeds(seed), engine, settings)
 
     def check_memory(self) -> None:

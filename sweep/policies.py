@@ -212,4 +212,4 @@ def names_for(engine: str) -> list[str]:
 
 def default_names(engine: str) -> list[str]:
     """Return the policies that a command compares when it is not told which."""
-    return ["round_robin", "queue_aware", "locality_aware"] if engine == "timeline" else names_for(engine)
+    return ["round_robin", "queue_aware", "locality_aware"] if engine == "timeline" else ["round_robin", "least_load"]

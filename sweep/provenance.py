@@ -25,6 +25,7 @@ DECIDING = (
     "routing.py",
     "shaping.py",
     "streams.py",
+    "token_cells.py",
     "workload.py",
 )
 

@@ -133,6 +133,10 @@ _VIRTUAL_NODES = {
     "virtual_nodes": Parameter(160.0, "points of a replica on the ring", whole=True, at_least=1, at_most=10_000)
 }
 
+#: What the engine token_step knows of these.
+_STEP_VIEW = ("freshness_ms", "phase", "correction", "routers", "router_assignment")
+_STEP_LOAD = ("signal", "kv_capacity_tokens", "in_service_weight", *_STEP_VIEW, "tie")
+
 _ANY_SIGNAL = "any load signal, live or reported"
 _ANY_TIE = "lowest index, random or rotating"
 
@@ -147,6 +151,7 @@ BUILT_IN = (
         ties="none",
         source="nginx and vLLM production-stack `roundrobin`; the DPLB baseline",
         parameters=_ROUTERS,
+        step_parameters=tuple(_ROUTERS),
         code=codes.ROUND_ROBIN,
     ),
     Rule(
@@ -193,13 +198,13 @@ BUILT_IN = (
             )
         }
         | _HALF_LIFE,
-        step_parameters=("in_service_weight",),
+        step_parameters=(*_STEP_LOAD, "speed"),
         code=codes.LEAST_LOAD,
     ),
     Rule(
         "random",
         "A uniformly random replica.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("random",),
         signals="none",
         ties="none",
@@ -210,18 +215,19 @@ BUILT_IN = (
         "weighted_random",
         "A random replica with probability proportional to 1 / load; uniform among the replicas of load 0 if there "
         "are any.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("weighted_random",),
         signals=_ANY_SIGNAL,
         ties="none",
         source="Dahlin, Interpreting Stale Load Information, 2000; llm-d weighted-random picker",
         parameters=_SIGNAL | _GUESS | _FRESHNESS | _ROUTERS,
+        step_parameters=_STEP_LOAD[:-1],
         code=codes.WEIGHTED_RANDOM,
     ),
     Rule(
         "power_of_d",
         "The least loaded of `d` replicas drawn at random.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("power_of_d",),
         signals=_ANY_SIGNAL,
         ties=_ANY_TIE,
@@ -233,12 +239,13 @@ BUILT_IN = (
             ),
         }
         | _LOAD,
+        step_parameters=("d", "draws", *_STEP_LOAD),
         code=codes.POWER_OF_D,
     ),
     Rule(
         "weighted_round_robin",
         "Smooth weighted round robin: every replica gains its weight, the highest is chosen and loses the sum of all.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("weighted_round_robin",),
         signals="none, or the speed measured over finished work",
         ties="lowest index",
@@ -248,6 +255,7 @@ BUILT_IN = (
         }
         | _HALF_LIFE
         | _ROUTERS,
+        step_parameters=("weights", *_ROUTERS),
         code=codes.WEIGHTED_ROUND_ROBIN,
     ),
     Rule(
@@ -264,19 +272,20 @@ BUILT_IN = (
     Rule(
         "sticky_session",
         "The session's owner as long as it is up, whatever its load; a new session goes to the least loaded replica.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("sticky_session", "new_session", "no_key"),
         signals=f"session owner; {_ANY_SIGNAL}",
         ties=_ANY_TIE,
         source="vLLM router sticky_least_loaded and smg manual, without their expiry",
         parameters=_LOAD,
+        step_parameters=_STEP_LOAD,
         code=codes.STICKY_SESSION,
     ),
     Rule(
         "soft_sticky",
         "The session's owner while its load is at most `threshold` above the least, or `relative` times the least; "
         "else the least loaded replica.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("sticky_session", "session_moved", "new_session", "no_key"),
         signals=f"session owner; {_ANY_SIGNAL}",
         ties=_ANY_TIE,
@@ -286,13 +295,14 @@ BUILT_IN = (
             "relative": Parameter(1.0, "multiple of the least load that is accepted", at_least=1.0),
         }
         | _LOAD,
+        step_parameters=("threshold", "relative", *_STEP_LOAD),
         code=codes.SOFT_STICKY,
     ),
     Rule(
         "migrate",
         "The least loaded replica; where another one holds the prefix, its cache is copied there first and the request "
         "is a hit.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("in_place", "migrated", "least_load"),
         signals=f"prefix caches; {_ANY_SIGNAL}",
         ties=_ANY_TIE,
@@ -302,28 +312,31 @@ BUILT_IN = (
             "transfer_ms_per_token": Parameter(0.0, "time of a copy per prompt token", at_least=0.0),
         }
         | _LOAD,
+        step_parameters=("transfer_ms", "transfer_ms_per_token", *_STEP_LOAD),
         code=codes.MIGRATE,
     ),
     Rule(
         "consistent_hash",
         "The first replica that is up, clockwise on a hash ring from the session, or the prefix where there is none.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("consistent_hash", "next_on_ring", "no_key"),
         signals=f"none; without a key {_ANY_SIGNAL}",
         ties=_ANY_TIE,
         source="vLLM production-stack `session` (160 virtual nodes), smg consistent_hashing, nginx ketama",
         parameters=_VIRTUAL_NODES | _LOAD,
+        step_parameters=("virtual_nodes", *_STEP_LOAD),
         code=codes.CONSISTENT_HASH,
     ),
     Rule(
         "bounded_hash",
         "The first replica clockwise on the ring whose load is at most bound * (total + 1) / N.",
-        engines=("timeline",),
+        engines=("timeline", "token_step"),
         reasons=("consistent_hash", "next_on_ring", "no_key"),
         signals="requests, live or reported",
         ties=_ANY_TIE,
         source="consistent hashing with bounded loads (KubeAI PrefixHash, load factor 1.25)",
         parameters={"bound": Parameter(1.25, "load factor c", at_least=1.0)} | _VIRTUAL_NODES | _WORK,
+        step_parameters=("bound", "virtual_nodes", "in_service_weight", *_STEP_VIEW, "tie"),
         code=codes.BOUNDED_HASH,
     ),
 )

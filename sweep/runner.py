@@ -139,7 +139,7 @@ def run(
     if store is None:
         grid.check_memory()
     for _, point in workload.points():
-        check_stream(point.realise(grid.seeds[0]), fleet.speeds, engine, settings)
+        check_stream(point.realise(grid.seeds[0]), fleet.speeds, engine, settings, fleet.events)
     if store is None:
         return _in_memory(grid, layout_in_memory(grid, workers, block_seeds), executor, workers, progress)
     kept = BlockStore(os.fspath(store))

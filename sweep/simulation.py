@@ -17,11 +17,10 @@ from sweep.errors import InputError, one_of, whole
 from sweep.events import Events
 from sweep.fleet import Fleet
 from sweep.grid import as_slacks, as_speeds
-from sweep.policies import Policy, as_policies, catalogue
+from sweep.policies import Policy, as_policies, catalogue, default_names
 from sweep.requests import Requests
-from sweep.variables import ENGINES, VARIABLES
-
-_THREE = ("round_robin", "queue_aware", "locality_aware")
+from sweep.token_cells import TokenCell
+from sweep.variables import ENGINES, FAILURES, MIGRATIONS, VARIABLES
 
 
 def simulate(
@@ -93,14 +92,12 @@ def simulate(
     )
     if len(settings.cache_blocks) > 1:
         raise InputError(f"cache_blocks must be one capacity here, got {len(settings.cache_blocks)}.")
-    engines.check_stream(requests, vector, engine, settings)
-    if events and engine != "timeline":
-        raise InputError(f"Events of a fleet are for the engine 'timeline', got {engine!r}; use a fleet without.")
+    engines.check_stream(requests, vector, engine, settings, events)
     whole("seed", seed)
     if engine == "timeline":
         data = _timeline(requests, vector, chosen, slack, seed, settings, events)
     else:
-        data = _token_step(requests, vector, chosen, settings)
+        data = _token_step(requests, vector, chosen, seed, settings, events)
     coords = {
         "request_id": ("request", requests.request_id),
         "replica": np.arange(len(vector)),
@@ -144,21 +141,28 @@ def _timeline(
     }
 
 
-def _token_step(requests: Requests, speeds: engines.Array, policy: Policy, settings: Settings) -> dict[str, Any]:
-    record = engines.token_record_of(requests, speeds, policy, settings)
-    entered = np.where(record.entered < 0, np.nan, record.entered)
-    arrived = record.replica >= 0
+def _token_step(
+    requests: Requests, speeds: engines.Array, policy: Policy, seed: int, settings: Settings, events: Events | None
+) -> dict[str, Any]:
+    cell = TokenCell(requests, policy, len(speeds), seed, settings, events)
+    routed, load, count = cell.record(speeds)
     step = np.floor(requests.arrival_ms / settings.step_ms)
-    until = np.where(record.entered < 0, len(record.load), record.entered)
+    there = np.arange(len(requests)) < count
+    failed: dict[str, Any] = {}
+    if events is not None:
+        there &= ~routed.lost
+        failed = {"lost": ("request", routed.lost), "attempts": ("request", routed.attempts + 1)}
+    entered = np.where(there & (routed.entered >= 0), routed.entered, np.nan)
+    until = np.where(np.isnan(entered), len(load), entered)
     ms = {"units": "ms"}
-    return {
+    return failed | {
         "arrival_ms": ("request", requests.arrival_ms, ms),
         "tokens": ("request", requests.tokens, {"units": "tokens"}),
-        "replica_id": ("request", record.replica),
-        "route_reason": ("request", np.where(arrived, policy.rule.reasons[0], "")),
+        "replica_id": ("request", np.where(there, routed.replica, -1)),
+        "route_reason": ("request", np.where(there, np.array(policy.rule.reasons)[routed.reason], "")),
         "start_ms": ("request", entered * settings.step_ms, ms),
-        "queue_wait_ms": ("request", np.where(arrived, (until - step) * settings.step_ms, np.nan), ms),
-        "load": (("step", "replica"), record.load, {"units": "tokens"}),
+        "queue_wait_ms": ("request", np.where(there, (until - step) * settings.step_ms, np.nan), ms),
+        "load": (("step", "replica"), load, {"units": "tokens"}),
     }
 
 
@@ -166,7 +170,7 @@ def compare(
     requests: Requests | Iterable[Mapping[str, Any]],
     replicas: int | None = None,
     *,
-    speeds: ArrayLike | None = None,
+    speeds: ArrayLike | Fleet | None = None,
     policy: str | Policy | Iterable[str | Policy] | None = None,
     slack: float = 5.0,
     engine: str = "timeline",
@@ -186,9 +190,9 @@ def compare(
     requests
         A stream, or records as `Requests.from_records` takes them; never changed.
     replicas, speeds
-        A number of equal replicas, or one speed per replica.
+        A number of equal replicas, or one speed per replica, or a fleet of one row, which may have events.
     policy
-        By default round_robin, queue_aware and locality_aware (on the token-step engine, all of its policies).
+        By default round_robin, queue_aware and locality_aware (on the token-step engine, round_robin and least_load).
     slack, engine, cache_hit_speedup, adapter_speedup, warmup, slo_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
@@ -197,7 +201,8 @@ def compare(
     Returns
     -------
     A DataFrame indexed by policy with the scalar variables as columns, ordered by P95 queue wait, then by
-    throughput (highest first; finished tokens on the token-step engine), then as in the catalogue.
+    throughput (highest first; finished tokens on the token-step engine), then as in the catalogue. A fleet with events
+    adds what was lost, sent again and sent in vain, and the recovery time.
 
     Raises
     ------
@@ -213,11 +218,10 @@ def compare(
     """
     stream = as_requests(requests)
     one_of("engine", engine, ENGINES)
-    if policy is None:
-        policy = _THREE if engine == "timeline" else [rule.name for rule in catalogue() if engine in rule.engines]
-    policies = as_policies(policy, engine)
+    policies = as_policies(default_names(engine) if policy is None else policy, engine)
     slacks = np.array(as_slacks([slack]))
-    vector = as_speeds(speeds, replicas)[np.newaxis]
+    events = speeds.events if isinstance(speeds, Fleet) else None
+    vector = as_speeds(speeds.speeds if isinstance(speeds, Fleet) else speeds, replicas)[np.newaxis]
     settings = Settings(
         cache_hit_speedup=cache_hit_speedup,
         adapter_speedup=adapter_speedup,
@@ -229,15 +233,14 @@ def compare(
     )
     if len(settings.cache_blocks) > 1:
         raise InputError(f"cache_blocks must be one capacity here, got {len(settings.cache_blocks)}.")
-    engines.check_stream(stream, vector, engine, settings)
+    engines.check_stream(stream, vector, engine, settings, events)
     prepared = engines.prepared(stream, settings)
+    known = VARIABLES[engine] | MIGRATIONS | FAILURES
     rows = {}
     for item in policies:
-        arrays = engines.cells(prepared, vector, item, slacks, whole("seed", seed), engine, settings)
+        arrays = engines.cells(prepared, vector, item, slacks, whole("seed", seed), engine, settings, events=events)
         rows[item.label] = {
-            name: arrays[name].item()
-            for name, variable in VARIABLES[engine].items()
-            if not variable.dims and name in arrays
+            name: arrays[name].item() for name, variable in known.items() if not variable.dims and name in arrays
         }
     # Sorting is stable: what the two keys leave tied stays in catalogue order.
     names = [rule.name for rule in catalogue()]

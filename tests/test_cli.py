@@ -431,7 +431,7 @@ def test_study__is_found_and_takes_what_is_passed(name: str) -> None:
         (["run", "--heterogeneity", "1"], "heterogeneity"),
         (["run", "--policy", "locality_awre"], "Did you mean 'locality_aware'?"),
         (["run", "--policy", "random(x=1)"], "no parameters"),
-        (["run", "--policy", "random", "--engine", "token_step"], "does not run on the engine 'token_step'"),
+        (["run", "--policy", "queue_aware", "--engine", "token_step"], "does not run on the engine 'token_step'"),
         (["run", "--policy", "queue_aware,queue_aware"], "twice"),
         (["run", "--replicas", "0"], "replicas"),
         (["run", "--replicas", "2,3"], "only one value"),

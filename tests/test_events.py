@@ -132,8 +132,6 @@ def test_run__failures_add_their_variables():
     assert ((ds.request_count + ds.lost_requests) == 400).all()
     assert (ds.misrouted_requests > 0).any()
     assert "lost_requests" not in sweep.run(work, FLEET, policy="round_robin", seed=1)
-    with pytest.raises(sweep.InputError, match="engine 'timeline'"):
-        sweep.run(work, fleet, policy="round_robin", seed=1, engine="token_step")
 
 
 @pytest.mark.parametrize("policy", ["queue_aware", "least_load(signal=requests)", "shortest_expected_delay"])

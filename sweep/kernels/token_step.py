@@ -41,6 +41,21 @@ def _route(rule, weight, i, in_flight, queued):
 
 
 @kernel
+def fill_waits(wait, scalars):
+    """Fill the number, mean and quantiles of the waits of requests in order of arrival; sorts them."""
+    n = wait.size
+    scalars[0] = n
+    if n > 0:
+        total = 0.0
+        for i in range(n):
+            total += wait[i]
+        wait.sort()
+        scalars[1] = total / n
+        scalars[2] = wait[(95 * n + 99) // 100 - 1]
+        scalars[3] = wait[(99 * n + 99) // 100 - 1]
+
+
+@kernel
 def run_token_cell(rule, weight, step, tokens, speed, step_ms, steps, load, replica, entered, scalars, cumulative):
     """Run one cell and fill its statistics; return the number of steps it took.
 
@@ -133,14 +148,11 @@ def run_token_cell(rule, weight, step, tokens, speed, step_ms, steps, load, repl
         s += 1
 
     wait = np.empty(arrived, np.float64)
-    total_wait = 0.0
     unstarted = 0
     for i in range(arrived):
         until = entered[i] if entered[i] >= 0 else s
         unstarted += entered[i] < 0
         wait[i] = (until - step[i]) * step_ms
-        total_wait += wait[i]
-    wait.sort()
     finished = 0
     for r in range(replicas):
         # Tokens are served in the order in which they entered.
@@ -153,11 +165,7 @@ def run_token_cell(rule, weight, step, tokens, speed, step_ms, steps, load, repl
             finished += 1
             i = behind[i]
     scalars[:] = np.nan
-    scalars[0] = arrived
-    if arrived > 0:
-        scalars[1] = total_wait / arrived
-        scalars[2] = wait[(95 * arrived + 99) // 100 - 1]
-        scalars[3] = wait[(99 * arrived + 99) // 100 - 1]
+    fill_waits(wait, scalars)
     if s > 0:
         scalars[4] = variance / s
         scalars[5] = peak
