@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from sweep.console import label_text
 from sweep.errors import InputError
+from sweep.event_arguments import EVENTS, with_events
 from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
 from sweep.trace_arguments import CACHES, READER, RESAMPLE, SHAPE, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
@@ -251,7 +252,19 @@ CONFIG = Option(
 QUIET = Option("-q", "--quiet", group=_OUTPUT, is_flag=True, text="No progress bar and no notes; warnings stay.")
 
 #: What a grid consists of: the options that `sweep run` and `sweep explain` share, and those of the one only.
-GRID = [*GENERATED, *RECORDED, *FLEET, POLICY, SLACK, *CACHES, ENGINE, CACHE_HIT_SPEEDUP, ADAPTER_SPEEDUP, *STEPS]
+GRID = [
+    *GENERATED,
+    *RECORDED,
+    *FLEET,
+    *EVENTS,
+    POLICY,
+    SLACK,
+    *CACHES,
+    ENGINE,
+    CACHE_HIT_SPEEDUP,
+    ADAPTER_SPEEDUP,
+    *STEPS,
+]
 MANY = [SEEDS, WARMUP, SLO, WORKERS, EXECUTOR, DASK]
 
 #: Sides that exclude each other.
@@ -308,7 +321,11 @@ def executor_of(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def make_fleet(found: dict[str, Any]) -> Fleet:
-    """Return the fleet that the options of the group `FLEET` describe."""
+    """Return the fleet that the options of the groups `FLEET` and `EVENTS` describe."""
+    return with_events(_make_speeds(found), found)
+
+
+def _make_speeds(found: dict[str, Any]) -> Fleet:
     from sweep.fleet import Fleet
 
     if "speeds" in found:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sweep import arguments, listings, trace_arguments
+from sweep import arguments, event_arguments, listings, trace_arguments
 from sweep.cli_status import status
 from sweep.errors import BlockError, InputError
 from sweep.interrupts import Terminated, terminable
@@ -165,6 +165,7 @@ def main(ctx: click.Context, /) -> None:
     params=[
         Option("--replicas", group="Fleet", type=INTEGER, text="Number of replicas of speed 1."),
         arguments.SPEEDS,
+        *event_arguments.EVENTS,
         arguments.POLICY,
         arguments.SLACK,
         arguments.CACHE_HIT_SPEEDUP,
@@ -195,7 +196,7 @@ def compare(ctx: click.Context, /, **_: Any) -> None:
     if "cache_blocks" in settings:
         settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
     requests = trace_arguments.make_requests(found, arguments.make_service(found))
-    frame = sweep.compare(requests, speeds=fleet.speeds[0], slack=slack, **settings)
+    frame = sweep.compare(requests, speeds=fleet, slack=slack, **settings)
     loads = [requests.offered_load(float(fleet.speeds.sum()))]
     if not found.get("quiet"):
         click.echo(f"{len(requests):,} requests, {_speeds_text(fleet.speeds[0])}. {_load_text(loads)}\n")
@@ -322,11 +323,12 @@ def explain(ctx: click.Context, /, **_: Any) -> None:
     settings = {name: found[name] for name in explained if name in found}
     if "cache_blocks" in settings:
         settings["cache_blocks"] = arguments.only_one(found, "cache_blocks")
-    speeds = fleet.speeds[0]
-    ds = sweep.simulate(requests, speeds, policy=policy, slack=slack, seed=seed, **settings)
+    ds = sweep.simulate(requests, fleet, policy=policy, slack=slack, seed=seed, **settings)
     if not found.get("quiet"):
         slack_text = f", slack {slack:g} ms" if policy.rule.reads_slack else ""
-        click.echo(f"{policy.label}{slack_text}, seed {seed}: {len(requests):,} requests, {_speeds_text(speeds)}.\n")
+        click.echo(
+            f"{policy.label}{slack_text}, seed {seed}: {len(requests):,} requests, {_speeds_text(fleet.speeds[0])}.\n"
+        )
     click.echo(listings.reason_table(ds, policy.reasons(requests.adapter is not None)))
     if limit:
         click.echo("\n" + listings.request_table(ds, requests, slack, limit))

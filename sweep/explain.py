@@ -37,8 +37,13 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
         They follow from the finish times of the requests before, so a sentence tells what the result says
         and not what the rule meant. With caches of blocks, whose evictions the result does not tell, it names
         the replica of the longest match only where the request went there. For a rule of the user's own it
-        gives the wait on the chosen replica and the shortest one.
+        gives the wait on the chosen replica and the shortest one. Of a fleet with events it says only how often a
+        request was sent.
     """
+    if "lost" in ds:
+        # What the routers saw of replicas that failed does not follow from when requests finished.
+        tries = zip(ds["lost"].values[:limit], ds["attempts"].values[:limit], strict=True)
+        return [f"lost, sent {_times(n)}" if lost else f"sent {_times(n)}" for lost, n in tries]
     replicas = ds.sizes["replica"]
     arrival, finish = ds["arrival_ms"].values, ds["finish_ms"].values
     chosen, reason = ds["replica_id"].values, ds["route_reason"].values
@@ -64,6 +69,10 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
         if session >= 0:
             owners[session] = replica
     return sentences
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[int], slack: float, nothing: str) -> str:

@@ -190,11 +190,15 @@ class Fleet:
         no_replica: str = "wait",
         window_ms: float = 1000.0,
     ) -> Fleet:
-        """Return this fleet with replicas that fail, drain or slow down in every run; timeline engine only.
+        """Return this fleet with replicas that fail, drain or slow down in every run.
 
         Nobody foresees an event. Routers learn of its start, and of its end, ``heartbeat_ms * misses`` later and keep
         sending until then. Work lost with a replica is retried elsewhere when the failure is detected, work refused by
         a draining replica at once.
+
+        The engine ``token_step`` knows whole steps only: times are rounded down to the step they fall into, as arrivals
+        are, and spans (until an event is known, a cool-down) up. Tokens served of work that was lost stay counted, and
+        an end of a trial of the breaker shows in the step in which it comes.
 
         Parameters
         ----------

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sweep.console import Column, label_text, number_column, table, unit_text
 from sweep.rule import Rule, shown
-from sweep.variables import VARIABLES
+from sweep.variables import FAILURES, MIGRATIONS, VARIABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,18 +33,31 @@ _COMPARED = (
     "session_moves",
     "max_offered_load",
     "load_variance",
+    *MIGRATIONS,
+    *FAILURES,
 )
 #: What `sweep run` recommends for, and shows of the variables that an engine has.
 _OBJECTIVE = "p99_queue_wait_ms"
-_SUMMARISED = (_OBJECTIVE, "load_variance", "cache_hit_rate", "block_hit_rate", "finished_requests")
+_SUMMARISED = (
+    _OBJECTIVE,
+    "load_variance",
+    "cache_hit_rate",
+    "block_hit_rate",
+    "finished_requests",
+    "lost_requests",
+    "retried_requests",
+)
 _MOST_ROWS = 40
+#: Beside the reasons of a replay, where requests were lost.
+_LOST = "(lost)"
 
 
 def comparison_table(frame: pd.DataFrame) -> str:
     """Return the result of `sweep.compare` as a table, one row per policy in the order given."""
     columns = [Column("policy", [str(label) for label in frame.index], left=True)]
+    known = VARIABLES["timeline"] | MIGRATIONS | FAILURES
     for name in (name for name in _COMPARED if name in frame):
-        variable = VARIABLES["timeline"][name]
+        variable = known[name]
         columns.append(number_column(variable.long_name, frame[name], unit_text(variable.units)))
     return table(columns, title_width=10)
 
@@ -96,7 +111,11 @@ def _policies_at_their_best(ds: xr.Dataset) -> list[Column]:
 
 def reason_table(ds: xr.Dataset, reasons: Sequence[str]) -> str:
     """Return how many requests of a replay went for each reason, and how long those waited."""
-    waits = {reason: ds["queue_wait_ms"].values[ds["route_reason"].values == reason] for reason in reasons}
+    lost = ds["lost"].values if "lost" in ds else np.zeros(ds.sizes["request"], np.bool_)
+    named = np.where(lost, _LOST, ds["route_reason"].values)
+    waits = {
+        reason: ds["queue_wait_ms"].values[named == reason] for reason in (*reasons, *([_LOST] if lost.any() else []))
+    }
     total = max(ds.sizes["request"], 1)
     return table(
         [
@@ -124,12 +143,15 @@ def request_table(ds: xr.Dataset, requests: Requests, slack: float, limit: int) 
             columns.append(Column(name, ["-" if i < 0 else label_text(labels[i]) for i in ids]))
     if "tokens" in first:
         columns.append(number_column("size", first["tokens"].values, "tokens"))
-    columns.append(number_column("replica", first["replica_id"].values))
+    columns.append(Column("replica", ["-" if r < 0 else str(r) for r in first["replica_id"].values.tolist()]))
     columns.append(number_column("wait", first["queue_wait_ms"].values, "ms"))
     if "effective_service_ms" in first:
         columns.append(number_column("served in", first["effective_service_ms"].values, "ms"))
         columns.append(Column("cached", ["yes" if hit else "" for hit in first["cache_hit"].values]))
-    columns.append(Column("reason", [str(reason) for reason in first["route_reason"].values], left=True))
+    reasons = first["route_reason"].values
+    if "lost" in first:
+        reasons = np.where(first["lost"].values, _LOST, reasons)
+    columns.append(Column("reason", [str(reason) for reason in reasons], left=True))
     if "finish_ms" in ds:
         columns.append(Column("why (waits in ms)", explain_requests(ds, requests, slack, limit), left=True))
     return table(columns)

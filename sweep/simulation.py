@@ -125,7 +125,9 @@ def _timeline(
     ms = {"units": "ms"}
     failed: dict[str, Any] = {}
     if events is not None and fates is not None:
-        start, replica, reason = (np.where(fates.lost, *pair) for pair in ((np.nan, start), (-1, replica), (0, reason)))
+        start, effective, replica, reason = (
+            np.where(fates.lost, *pair) for pair in ((np.nan, start), (np.nan, effective), (-1, replica), (0, reason))
+        )
         hit = hit & ~fates.lost
         failed = {"lost": ("request", fates.lost), "attempts": ("request", fates.attempts + 1)}
     return failed | {

@@ -92,6 +92,7 @@ def test_help__defaults_shown_are_those_of_the_functions() -> None:
         sweep.Workload.poisson,
         sweep.Workload.bursty,
         sweep.ServiceModel,
+        sweep.Fleet.with_events,
         sweep.run,
     )
     defaults = {name: p.default for f in functions for name, p in inspect.signature(f).parameters.items()}
@@ -109,6 +110,7 @@ def test_help__defaults_shown_are_those_of_the_functions() -> None:
         "policy",
         "session_rate_per_s",
         "cache_blocks",
+        "breaker",
     }
     checked = set()
     for option in (*arguments.GRID, *arguments.MANY):
