@@ -88,51 +88,7 @@ def test_stale_view__is_worse_than_random_and_correction_restores_it():
     assert (corrected < 0.5 * random).all()
 
 
-# --- Vectors ----------------------------------------------------------------------------------------------------------
-
-
-def sent(policy, speeds, count, gap_ms=0.0, **columns):
-    """Return where each of `count` requests of 1 ms goes, in order."""
-    arrivals = [gap_ms * i for i in range(count)]
-    requests = sweep.Requests.from_arrays(arrivals, [1.0] * count, **columns)
-    return sweep.simulate(requests, speeds, policy=policy).replica_id.values.tolist()
-
-
-@pytest.mark.parametrize(
-    ("weights", "expected"), [((5, 1, 1), [0, 0, 1, 0, 2, 0, 0]), ((4, 2, 1), [0, 1, 0, 2, 0, 1, 0])]
-)
-def test_weighted_round_robin__nginx_vectors(weights, expected):
-    policy = sweep.Policy("weighted_round_robin", weights=weights)
-    assert sent(policy, [1.0, 1.0, 1.0], 7) == expected
-    assert sent("weighted_round_robin", [float(weight) for weight in weights], 7) == expected
-
-
-def test_bounded_hash__load_is_held_against_the_bound_without_the_newcomer():
-    """N = 4, total 15, c = 1.25: the bound is 5.0; a load of 4 or 5 passes, one of 6 does not."""
-    from sweep.kernels.rules import walk_ring
-
-    ring, up = np.array([2, 3, 0, 1]), np.ones(4, np.bool_)
-    for load, passes in ((4.0, True), (5.0, True), (6.0, False)):
-        loads = np.array([5.0, 5.0, load, 15.0 - 10.0 - load])
-        chosen, owner = walk_ring(ring, 0, loads, up, 1.25)
-        assert (chosen == owner == 2) is passes
-
-
-def test_vllm_classic__empty_engines_in_turn():
-    """n = 4, empty, one client that adds what it sends and hears nothing: 0 1 2 3 0 1."""
-    policy = "least_load(signal=requests, freshness_ms=1000, correction=own)"
-    requests = sweep.Requests.from_arrays([1.0] * 6, [1.0] * 6)
-    found = sweep.simulate(requests, [1.0] * 4, policy=policy).replica_id.values.tolist()
-    assert found == [0, 1, 2, 3, 0, 1]
-
-
-def test_rotating_ties__routers_start_apart():
-    """n = 4, client 1 of 2 starts its scan at 2: 2 3 0 1 2; client 0 at 0."""
-    policy = "least_load(signal=requests, freshness_ms=1000, tie=rotate, routers=2)"
-    requests = sweep.Requests.from_arrays([1.0] * 10, [1.0] * 10)
-    found = sweep.simulate(requests, [1.0] * 4, policy=policy).replica_id.values.tolist()
-    assert found[1::2] == [2, 3, 0, 1, 2]
-    assert found[0::2] == [0, 1, 2, 3, 0]
+# --- Rules by hand ----------------------------------------------------------------------------------------------------
 
 
 def test_consistent_hash__a_new_replica_moves_about_one_share_of_the_keys():
