@@ -353,6 +353,6 @@ def _key(
         Line2D([], [], color=colour, marker=marker, ms=6, lw=0 if label in without_line else 1.3)
         for label, (colour, marker) in styles.items()
     ]
-    figure.legend(
-        marks, list(styles), loc="upper left", bbox_to_anchor=at, ncols=_KEY_COLUMNS, borderaxespad=0, borderpad=0
-    )
+    rows = -(-len(styles) // _KEY_COLUMNS)
+    columns = -(-len(styles) // rows)  # columns of equal length, and no more of them than are needed
+    figure.legend(marks, list(styles), loc="upper left", bbox_to_anchor=at, ncols=columns, borderaxespad=0, borderpad=0)
