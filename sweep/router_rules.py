@@ -120,7 +120,8 @@ _GUESS = {
 _SIGNAL = {
     "signal": Parameter(
         "work",
-        "work [ms], requests, tokens, kv, utilisation, or a weighted sum such as requests+0.01*tokens",
+        "work [ms; tokens on token steps], requests, tokens, kv, utilisation, or a weighted sum such as "
+        "requests+0.01*tokens",
         text=signal_text,
     ),
     "window_ms": Parameter(100.0, "window of the signal utilisation", above=0.0),
@@ -181,8 +182,7 @@ BUILT_IN = (
     ),
     Rule(
         "least_load",
-        "The replica with the smallest load: by the signal on the timeline; queued tokens plus `in_service_weight` "
-        "times those in service on token steps.",
+        "The replica with the smallest load; on token steps work is counted in tokens.",
         engines=("timeline", "token_step"),
         reasons=("least_load",),
         signals=_ANY_SIGNAL,
@@ -301,7 +301,7 @@ BUILT_IN = (
     Rule(
         "migrate",
         "The least loaded replica; where another one holds the prefix, its cache is copied there first and the request "
-        "is a hit.",
+        "is a hit. On token steps it is the state of the session that moves, and the request waits for it.",
         engines=("timeline", "token_step"),
         reasons=("in_place", "migrated", "least_load"),
         signals=f"prefix caches; {_ANY_SIGNAL}",

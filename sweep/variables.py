@@ -220,7 +220,13 @@ _STEP_WAIT = "Time from the step of a request's arrival to the step in which it 
 _STEP_WAIT_REST = "a request that never entered counts with its wait until the end of the run"
 
 _TOKEN_STEP = (
-    Variable("request_count", "1", "requests", "Requests in the stream that arrived within the run.", integer=True),
+    Variable(
+        "request_count",
+        "1",
+        "requests",
+        "Requests in the stream that arrived within the run.",
+        integer=True,
+    ),
     Variable(
         "mean_queue_wait_ms",
         "ms",
@@ -279,7 +285,7 @@ VARIABLES: dict[str, dict[str, Variable]] = {
     "token_step": {variable.name: variable for variable in _TOKEN_STEP},
 }
 
-#: What the policy ``migrate`` and a fleet with events add on the timeline engine.
+#: What the policy ``migrate`` and a fleet with events add on either engine.
 MIGRATIONS: dict[str, Variable] = {variable.name: variable for variable in _ROUTED[:1]}
 FAILURES: dict[str, Variable] = {variable.name: variable for variable in _ROUTED[1:]}
 
