@@ -331,7 +331,8 @@ def _draw_lines(
         axes.set_xticks(along, [label_text(value) for value in along])
         axes.minorticks_off()
     means = spread["mean"].values
-    if spread["mean"].attrs.get("units") != "1" and _spans_decade(means):
+    shown = not np.nanmin(spread["lower"].values) <= 0  # an interval that reaches 0 has no place on a log axis
+    if spread["mean"].attrs.get("units") != "1" and _spans_decade(means) and shown:
         axes.set_yscale("log")
         set_log_ticks(axes.yaxis, *log_limits(means))
         axes.set_ylim(*log_limits(means))

@@ -408,11 +408,9 @@ def _token_cells(
     stop: Callable[[], bool],
     events: Events | None,
 ) -> Arrays:
-    cell = token_cells.TokenCell(requests, policy, speeds.shape[1], seed, settings, events)
-    found: list[Arrays] = []
-    for speed in speeds:
+    def check() -> None:
         if stop():
             raise Stopped
-        found.append(cell.statistics(speed))
-    per_cell = {name: np.array([row[name] for row in found]) for name in found[0]}
-    return _typed(per_cell, "token_step", (1, len(speeds)))
+
+    cell = token_cells.TokenCell(requests, policy, speeds.shape[1], seed, settings, events)
+    return _typed(cell.statistics(speeds, check), "token_step", (1, len(speeds)))

@@ -7,6 +7,7 @@ with events, in `sweep.kernels.token_router`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ from sweep.kernels.token_router import Routed, Steps, new_routed, run_token_rout
 from sweep.policies import Policy
 from sweep.requests import Requests
 from sweep.router_rules import signal_weights
+from sweep.variables import FAILURES, MIGRATIONS
 
 if TYPE_CHECKING:
     from sweep.engines import Settings
@@ -102,25 +104,50 @@ class TokenCell:
         settings: Settings,
         events: Events | None,
     ) -> None:
-        check_policy(policy, settings.step_ms)
-        routing.check_policy(policy, requests, replicas, events)
-        self._policy, self._settings, self._seed, self._events = policy, settings, seed, events
+        self._policy, self._seed, self._events = policy, seed, events
         self._step = np.floor(requests.arrival_ms / settings.step_ms).astype(np.int64)
-        self._requests = requests
+        self._tokens, self._step_ms = requests.tokens, float(settings.step_ms)
         self._steps = _steps_of(requests, settings)
         self._routed = new_routed(len(requests))
         self._scalars = np.empty(len(token_step.COLUMNS))
         self._cumulative = np.empty(replicas, np.int64)
+        self._in_steps = None if events is None else events_in_steps(events, settings.step_ms)
         self._plain = events is None and policy.name in _PLAIN and set(policy.changed) <= {"in_service_weight"}
+        if self._plain:
+            self._rule, self._weight = _PLAIN[policy.name], float(policy.parameters.get("in_service_weight", 1.0))
+            self._routed.reason[:] = 0
+        else:
+            check_policy(policy, settings.step_ms)
+            routing.check_policy(policy, requests, replicas, events)
+            session, prefix = (by_appearance(ids) for ids in (requests.session, requests.prefix))
+            self._stream = Steps(
+                self._step, requests.tokens, requests.prompt_tokens, session[0], prefix[0], session[1], prefix[1]
+            )
+            rules = routing.rules_of(policy, 0.0, settings, events)
+            self._rules = rules._replace(freshness=float(round(rules.freshness / settings.step_ms)))
+            self._tables = routing.tables_of(policy, routing.ring_of(policy, replicas, seed), seed, 0)
+            self._outages = routing.outages_of(replicas, self._in_steps)
 
-    def statistics(self, speed: Array) -> dict[str, Any]:
-        """Return the statistics of the cell of one speed vector, (replica,), named as in `sweep.variables`."""
-        self._run(speed, np.empty((0, len(speed)), np.int64))
-        found: dict[str, Any] = dict(zip(token_step.COLUMNS, self._scalars.tolist(), strict=True))
-        found["cumulative_load_tokens"] = self._cumulative.copy()
-        if self._policy.name == "migrate":
-            found["migrations"] = float(self._routed.migrated.sum())
-        return found if self._events is None else found | self._failures()
+    def statistics(self, speeds: Array, check: Callable[[], None]) -> dict[str, Array]:
+        """Return the statistics of the cells of speed vectors, (heterogeneity, replica), named as in `sweep.variables`.
+
+        `check` is called before each cell.
+        """
+        names = [*token_step.COLUMNS, *(MIGRATIONS if self._policy.name == "migrate" else ())]
+        names += FAILURES if self._events is not None else ()
+        table = np.empty((len(speeds), len(names)))
+        cumulative = np.empty(speeds.shape, np.int64)
+        nothing = np.empty((0, speeds.shape[1]), np.int64)
+        for row, speed in enumerate(speeds):
+            check()
+            self._run(speed, nothing)
+            if len(names) > len(token_step.COLUMNS):
+                moved = [self._routed.migrated.sum()] if self._policy.name == "migrate" else []
+                table[row] = [*self._scalars, *moved, *self._failures()]
+            else:
+                table[row] = self._scalars
+            cumulative[row] = self._cumulative
+        return dict(zip(names, table.T, strict=True)) | {"cumulative_load_tokens": cumulative}
 
     def record(self, speed: Array) -> TokenRecord:
         """Return what happened to every request, of a load shaped (step, replica)."""
@@ -133,12 +160,12 @@ class TokenCell:
         steps: int
         if self._plain:
             steps = token_step.run_token_cell(
-                _PLAIN[self._policy.name],
-                float(self._policy.parameters.get("in_service_weight", 1.0)),
+                self._rule,
+                self._weight,
                 self._step,
-                self._requests.tokens,
+                self._tokens,
                 speed,
-                float(self._settings.step_ms),
+                self._step_ms,
                 self._steps,
                 load,
                 self._routed.replica,
@@ -146,19 +173,15 @@ class TokenCell:
                 self._scalars,
                 self._cumulative,
             )
-            self._routed.reason[:] = 0
             return steps
-        in_steps = None if self._events is None else events_in_steps(self._events, self._settings.step_ms)
-        rules = routing.rules_of(self._policy, 0.0, self._settings, in_steps)
-        period = float(round(rules.freshness / self._settings.step_ms))
         steps = run_token_router(
             self._stream,
-            *routing.speed_pieces(speed, in_steps),
-            rules._replace(freshness=period),
-            routing.tables_of(self._policy, routing.ring_of(self._policy, len(speed), self._seed), self._seed, 0),
-            routing.outages_of(len(speed), in_steps),
+            *routing.speed_pieces(speed, self._in_steps),
+            self._rules,
+            self._tables,
+            self._outages,
             np.uint64(self._seed),
-            float(self._settings.step_ms),
+            self._step_ms,
             self._steps,
             load,
             self._routed,
@@ -167,17 +190,11 @@ class TokenCell:
         )
         return steps
 
-    @property
-    def _stream(self) -> Steps:
-        (session, sessions), (prefix, prefixes) = map(by_appearance, (self._requests.session, self._requests.prefix))
-        requests = self._requests
-        return Steps(self._step, requests.tokens, requests.prompt_tokens, session, prefix, sessions, prefixes)
-
-    def _failures(self) -> dict[str, float]:
-        """Return the statistics that only a fleet with events has."""
-        assert self._events is not None
-        routed, step_ms = self._routed, self._settings.step_ms
-        in_steps = events_in_steps(self._events, step_ms)
+    def _failures(self) -> list[float]:
+        """Return what only a fleet with events has, in the order of `sweep.variables.FAILURES`; else nothing."""
+        if self._events is None or self._in_steps is None:
+            return []
+        routed, step_ms, in_steps = self._routed, self._step_ms, self._in_steps
         started = routed.entered >= 0
         arrival = self._step[started] * step_ms
         wait = (routed.entered[started] - self._step[started]) * step_ms
@@ -188,12 +205,8 @@ class TokenCell:
             )
             for event in in_steps.events
         ]  # fmt: skip
-        return {
-            "lost_requests": float(routed.lost.sum()),
-            "retried_requests": float((routed.attempts > 0).sum()),
-            "misrouted_requests": float(routed.misrouted.sum()),
-            "recovery_ms": float(np.max(recoveries)) if recoveries else np.nan,
-        }
+        counts = (routed.lost.sum(), (routed.attempts > 0).sum(), routed.misrouted.sum())
+        return [*map(float, counts), float(np.max(recoveries)) if recoveries else np.nan]
 
 
 def events_in_steps(events: Events, step_ms: float) -> Events:
