@@ -160,7 +160,7 @@ def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | 
 
 @lru_cache(maxsize=4)
 def _work_errors(seed: int, count: int, cv: float) -> Array:
-    """Return what `router.work_errors` gives; kept, for it costs as much as the run and cells share it."""
+    """Return what `router.work_errors` gives; kept, since the cells of a seed share it."""
     errors: Array = router.work_errors(np.uint64(seed), count, cv)
     return errors
 

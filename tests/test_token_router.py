@@ -12,7 +12,8 @@ from strategies import crowds, speeds, streams
 import sweep
 from sweep import InputError
 from sweep.policies import rule_named
-from sweep.reference.token_router import StepSimulation, summarize_steps
+from sweep.reference.token_replicas import summarize_steps
+from sweep.reference.token_router import StepSimulation
 
 NAMES = [name for name in PARAMETERS if "token_step" in rule_named(name).engines]
 VIEWS = {"freshness_ms": st.sampled_from([0.0, 0.0, 1.0, 2.0, 7.0, 500.0])}
@@ -102,6 +103,17 @@ def test_steps__failures(name):
 def test_steps__long_streams(data, happening, run):
     cell = data.draw(cells(crowds().map(lambda crowd: crowd.records()), happening=happening))
     assert_same(*cell, 4, *run)
+
+
+@given(crowds(min_size=40), st.sampled_from(["kv", "tokens+200*kv"]), st.sampled_from([2, 7]), st.booleans())
+@settings(max_examples=20)
+def test_steps__what_a_report_does_not_include_yet(crowd, signal, freshness, spread):
+    """Requests that wait hold no KV, so a router that sent them goes on adding what they will hold."""
+    policy = sweep.Policy(
+        "least_load", signal=signal, kv_capacity_tokens=300.0, freshness_ms=freshness, correction="own_until_seen",
+        phase="spread" if spread else "together", routers=2,
+    )  # fmt: skip
+    assert_same(crowd.records(), sweep.Fleet.fixed([1.0, 0.4, 0.3]), policy)
 
 
 @given(cells(streams(), ("round_robin", "least_load")), RUNS)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweep.kernels.codes import REQUESTS, WORK
+from sweep.kernels.codes import REQUESTS, SPEED_NONE, WORK
 from sweep.kernels.jit import inlined, kernel
 
 #: Rows of ``state``: when a replica is free; of the entry in service its begin, its finish (infinity: none) and the
@@ -250,7 +250,9 @@ def fill_loads(low, high, clock, load, rules, state, index, span, link, first, p
         if rules.single == WORK and rules.exact:
             for r in range(low, high):
                 load[r] = max(0.0, state[AVAILABLE, r] - clock[r])
-        elif rules.single == WORK and rules.error_cv > 0.0 and rules.speed == 0 and piece.shape[1] == load.size:
+        elif (
+            rules.single == WORK and rules.error_cv > 0.0 and rules.speed == SPEED_NONE and piece.shape[1] == load.size
+        ):
             # As `_work`, without a branch, where no speed ever changes.
             for r in range(low, high):
                 serving = state[NEXT_ERROR, r] * (state[NEXT_FINISH, r] - clock[r])

@@ -18,7 +18,6 @@ from sweep.kernels.codes import (
     CONSISTENT_HASH,
     MIGRATE,
     NO_CORRECTION,
-    OWN_UNTIL_SEEN,
     POWER_OF_D,
     RANDOM,
     ROUND_ROBIN,
@@ -34,15 +33,23 @@ from sweep.kernels.codes import (
 from sweep.kernels.failures import cold_since, known_up, new_later, next_chance, pop, push
 from sweep.kernels.jit import kernel
 from sweep.kernels.random import uniform
-from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, TRIAL_UNTIL, own_load, own_unseen_load, speed_at
+from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, TRIAL_UNTIL, own_load, speed_at
 from sweep.kernels.rules import Choice, at_random, first_on_ring, inversely, least, of_some, smooth, walk_ring
+from sweep.kernels.token_replicas import (
+    BEFORE,
+    CONSUMED,
+    FRONT,
+    IN_FLIGHT,
+    QUEUED,
+    WAITING,
+    append,
+    crash,
+    load_of,
+    report,
+    restart,
+    serve,
+)
 from sweep.kernels.token_step import BATCH, fill_waits
-
-#: Rows of ``state``, by replica: tokens and requests in service and queued, and the tokens served so far.
-IN_FLIGHT, QUEUED, SERVING, WAITING, CONSUMED = range(5)
-#: Rows of ``queue``, by replica: the first request that is not finished, the first that waits, the last, and the tokens
-#: that are served before the first is.
-FRONT, HEAD, TAIL, BEFORE = range(4)
 
 
 class Steps(NamedTuple):
@@ -72,100 +79,6 @@ class Routed(NamedTuple):
 def new_routed(requests: int) -> Routed:
     """Return room for what becomes of a stream; the engine fills it."""
     return Routed(*(np.empty(requests, np.int64) for _ in range(4)), *(np.empty(requests, np.bool_) for _ in range(3)))
-
-
-# --- Replicas ---------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _append(r, i, tokens, state, queue, behind):
-    behind[i] = -1
-    if queue[FRONT, r] < 0:
-        queue[FRONT, r] = i
-    else:
-        behind[queue[TAIL, r]] = i
-    if queue[HEAD, r] < 0:
-        queue[HEAD, r] = i
-    queue[TAIL, r] = i
-    state[QUEUED, r] += tokens
-    state[WAITING, r] += 1
-
-
-@kernel
-def _serve(r, s, capacity, tokens, ready, router, state, queue, behind, entered, seen):
-    """Serve a step, admit whole requests while there is room, and let the routers see what finished; return how many.
-
-    Tokens are served in the order in which they entered.
-    """
-    served = min(state[IN_FLIGHT, r], capacity)
-    state[IN_FLIGHT, r] -= served
-    state[CONSUMED, r] += served
-    while queue[HEAD, r] >= 0 and state[IN_FLIGHT, r] < BATCH and ready[queue[HEAD, r]] <= s:
-        i = queue[HEAD, r]
-        state[IN_FLIGHT, r] += tokens[i]
-        state[QUEUED, r] -= tokens[i]
-        state[SERVING, r] += 1
-        state[WAITING, r] -= 1
-        entered[i] = s
-        queue[HEAD, r] = behind[i]
-    finished = 0
-    while queue[FRONT, r] != queue[HEAD, r]:
-        i = queue[FRONT, r]
-        if queue[BEFORE, r] + tokens[i] > state[CONSUMED, r]:
-            break
-        queue[BEFORE, r] += tokens[i]
-        queue[FRONT, r] = behind[i]
-        state[SERVING, r] -= 1
-        seen[FAILURES, router[i], r] = 0.0
-        seen[OPEN_UNTIL, router[i], r] = -np.inf
-        finished += 1
-    return finished
-
-
-@kernel
-def _crash(r, detected, state, queue, behind, entered, later):
-    """Lose what a replica holds: its requests fail when that is detected. Its counters stand still until it is back."""
-    i = queue[FRONT, r]
-    while i >= 0:
-        push(later, detected, False, i)
-        entered[i] = -1
-        i = behind[i]
-    queue[FRONT, r] = -1
-    queue[HEAD, r] = -1
-
-
-@kernel
-def _restart(r, state, queue):
-    state[IN_FLIGHT, r] = 0
-    state[QUEUED, r] = 0
-    state[SERVING, r] = 0
-    state[WAITING, r] = 0
-    queue[BEFORE, r] = state[CONSUMED, r]
-
-
-# --- What routers see -------------------------------------------------------------------------------------------------
-
-
-@kernel
-def _load_of(r, rules, state):
-    """Return the load of a replica; on token steps work is counted in tokens."""
-    tokens = state[QUEUED, r] + rules.in_service * state[IN_FLIGHT, r]
-    load = rules.work * tokens
-    load += rules.requests * (state[WAITING, r] + rules.in_service * state[SERVING, r])
-    load += rules.tokens * tokens
-    return load + rules.kv * (state[IN_FLIGHT, r] / rules.kv_capacity)
-
-
-@kernel
-def _report(r, rules, tokens, router, state, queue, behind, reported, own):
-    """Let the state of a replica reach the routers."""
-    reported[r] = _load_of(r, rules, state)
-    own[:, r] = 0.0
-    if rules.correction == OWN_UNTIL_SEEN and rules.kv > 0.0:
-        i = queue[HEAD, r]
-        while i >= 0:
-            own[router[i], r] += own_unseen_load(0.0, tokens[i], rules, 1.0)
-            i = behind[i]
 
 
 @kernel
@@ -286,12 +199,12 @@ def run_token_router(
                     if outages.start[j] > s:
                         break
                     if not outages.drain[j] and not down[r]:
-                        _crash(r, outages.start[j] + outages.delay, state, queue, behind, entered, later)
+                        crash(r, outages.start[j] + outages.delay, state, queue, behind, entered, later)
                         down[r] = True
                     if s < outages.end[j]:
                         break
                     if down[r]:
-                        _restart(r, state, queue)
+                        restart(r, state, queue)
                         down[r] = False
                     outage[r] += 1
                 capacity[r] = int(speed_at(first, piece, r, s) * 1.0 * BATCH)
@@ -303,7 +216,7 @@ def run_token_router(
                 if newest > ordinal[r]:
                     ordinal[r] = newest
                     if not down[r]:
-                        _report(r, rules, tokens, router, state, queue, behind, reported, own)
+                        report(r, rules, tokens, router, state, queue, behind, reported, own)
 
         while True:
             # --- Which request is next --------------------------------------------------------------------------------
@@ -361,7 +274,7 @@ def run_token_router(
                 # --- What it believes of them -------------------------------------------------------------------------
                 if reads_load:
                     for r in range(replicas):
-                        believed[r] = reported[r] + own[k, r] if stale else _load_of(r, rules, state)
+                        believed[r] = reported[r] + own[k, r] if stale else load_of(r, rules, state)
                     if rules.speed == SPEED_KNOWN:
                         for r in range(replicas):
                             believed[r] /= speed_at(first, piece, r, max(s - outages.delay, 0.0))
@@ -457,7 +370,7 @@ def run_token_router(
                     state[WAITING, r] += 1
                     push(later, outages.start[j] + outages.delay, False, i)
                 else:
-                    _append(r, i, tokens[i], state, queue, behind)
+                    append(r, i, tokens[i], state, queue, behind)
                 if seen[OPEN_UNTIL, k, r] > -np.inf:
                     seen[TRIAL_UNTIL, k, r] = np.inf
                 break
@@ -468,7 +381,7 @@ def run_token_router(
         total = 0
         for r in range(replicas):
             if not down[r]:
-                finished += _serve(r, s, capacity[r], tokens, ready, router, state, queue, behind, entered, seen)
+                finished += serve(r, s, capacity[r], tokens, ready, router, state, queue, behind, entered, seen)
                 busy |= queue[FRONT, r] >= 0
             now = state[IN_FLIGHT, r] + state[QUEUED, r]
             held |= now > 0 or queue[FRONT, r] >= 0

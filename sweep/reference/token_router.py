@@ -11,76 +11,17 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from sweep.events import Down, Drain, Events, Slow
+from sweep.events import Events
 from sweep.policies import Policy
 from sweep.reference.router import CHOICES, KEYS, RING, ROUTERS, TIES, Router
-from sweep.reference.statistics import mean, nearest_rank, sample_variance, total
-from sweep.reference.token_step import BATCH_TOKENS, Record
+from sweep.reference.statistics import total
+from sweep.reference.token_replicas import StepOutcome, StepReplica, step_replicas
+from sweep.reference.token_step import BATCH_TOKENS
 from sweep.reference.user_rules import uniform
 from sweep.router_rules import signal_weights
-
-NEVER = float("-inf")
-
-
-@dataclass
-class StepReplica:
-    """A replica in steps: requests in service and waiting, and the counters that routers see."""
-
-    number: int
-    speed: float
-    slows: list[tuple[int, float, float]]  # first step, first step after it, factor
-    downs: list[tuple[int, float]]
-    drains: list[tuple[int, float]]
-    serving: deque[int] = field(default_factory=deque)
-    waiting: deque[int] = field(default_factory=deque)
-    left: dict[int, int] = field(default_factory=dict)  # tokens of what is in service
-    #: Of a replica that is down: (tokens in service, tokens queued, requests in service, requests queued).
-    frozen: list[int] | None = None
-
-    def speed_at(self, step: float) -> float:
-        """Return the speed in a step."""
-        for first, end, factor in self.slows:
-            if first <= step < end:
-                return self.speed * factor
-        return self.speed
-
-    def outage_at(self, step: int, kind: str) -> int | None:
-        """Return the first step of the outage of a kind ("downs" or "drains") that holds in a step."""
-        return next((first for first, end in getattr(self, kind) if first <= step < end), None)
-
-    def cold_since(self, step: int) -> float:
-        """Return when the replica last lost what it held."""
-        return max((first for first, _ in self.downs if first <= step), default=NEVER)
-
-    def counters(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens in service and queued, and the requests in service and queued."""
-        if self.frozen is not None:
-            return self.frozen
-        queued = sum(tokens[i] for i in self.waiting)
-        return [sum(self.left.values()), queued, len(self.serving), len(self.waiting)]
-
-    def load(self, tokens: Sequence[int]) -> int:
-        """Return the tokens in service and queued."""
-        return sum(self.counters(tokens)[:2])
-
-
-@dataclass
-class StepOutcome:
-    """What became of a stream: a record per request that arrived and was not lost, the loads, and the others."""
-
-    records: list[Record]
-    loads: list[list[int]]
-    finished: set[int]
-    served_tokens: int
-    lost: set[int] = field(default_factory=set)
-    retried: set[int] = field(default_factory=set)
-    misrouted: set[int] = field(default_factory=set)
-    migrated: set[int] = field(default_factory=set)
 
 
 class StepSimulation:
@@ -121,7 +62,7 @@ class StepSimulation:
         self.given: dict[str, Any] = dict(policy.parameters)
         self.events = events if events and events.events else None
         self.delay = math.ceil(self.events.delay_ms / step_ms) if self.events else 0
-        self.replicas = [self._replica(number, speed) for number, speed in enumerate(speeds)]
+        self.replicas = step_replicas(speeds, self.events, step_ms)
         count = int(self.given.get("routers", 1))
         self.routers = [Router(k, count, len(speeds)) for k in range(count)]
         self.homes: list[dict[Any, tuple[int, int]]] = [{} for _ in range(count)]  # session -> (replica, step)
@@ -146,19 +87,6 @@ class StepSimulation:
         self.entered: dict[int, int] = {}
         self.later: list[tuple[float, bool, int]] = []
         self.outcome = StepOutcome([], [], set(), 0)
-
-    def _replica(self, number: int, speed: float) -> StepReplica:
-        mine = [event for event in self.events.events if event.replica == number] if self.events else []
-
-        def step_of(time: float) -> float:
-            return math.floor(time / self.step_ms) if math.isfinite(time) else time
-
-        def spans(kind: type) -> list[tuple[int, float]]:
-            return [(int(step_of(e.start_ms)), step_of(e.end_ms)) for e in mine if isinstance(e, kind)]
-
-        factors = [event.factor for event in mine if isinstance(event, Slow)]
-        slows = [(*span, factor) for span, factor in zip(spans(Slow), factors, strict=True)]
-        return StepReplica(number, speed, slows, spans(Down), spans(Drain))
 
     # --- The course of steps ------------------------------------------------------------------------------------------
 
@@ -468,21 +396,3 @@ class StepSimulation:
             limit = self.given["bound"] * (total([loads[r] for r in up]) + 1.0) / len(up)
         chosen = next(r for r in clockwise if r in up and loads[r] <= limit)
         return chosen, "consistent_hash" if chosen == clockwise[0] else "next_on_ring"
-
-
-def summarize_steps(outcome: StepOutcome) -> dict[str, Any]:
-    """Return the statistics of a run of `StepSimulation`, named as in the Dataset; zeros for an empty run."""
-    waits = [record["queue_wait_ms"] for record in outcome.records]
-    variances = [sample_variance(load) for load in outcome.loads]
-    return {
-        "request_count": len(outcome.records),
-        "mean_queue_wait_ms": mean(waits),
-        "p95_queue_wait_ms": nearest_rank(waits, 0.95),
-        "p99_queue_wait_ms": nearest_rank(waits, 0.99),
-        "load_variance": mean(variances),
-        "peak_load_variance": max(variances, default=0.0),
-        "unstarted_requests": sum(math.isnan(record["start_ms"]) for record in outcome.records),
-        "finished_tokens": outcome.served_tokens,
-        "finished_requests": len(outcome.finished),
-        "cumulative_load_tokens": [sum(load) for load in zip(*outcome.loads, strict=True)],
-    }
