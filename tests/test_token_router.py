@@ -185,3 +185,15 @@ def test_steps__a_session_that_moves_waits_for_its_copy():
     ds = sweep.simulate(stream, [1.0, 1.0], policy=policy, engine="token_step")
     assert ds.route_reason.values.tolist() == ["least_load", "least_load", "migrated"]
     assert ds.start_ms.values.tolist() == [0.0, 0.0, 5.0]
+
+
+def test_steps__work_lost_with_a_replica_has_not_entered():
+    """A run that ends between the failure and its detection: the request waits, and nothing of it is finished."""
+    fleet = sweep.Fleet.fixed([1.0, 1.0]).with_events([sweep.Down(0, 2.0, 9.0)], heartbeat_ms=5.0, misses=1)
+    records = [{"request_id": 0, "arrival_ms": 0.0, "service_ms": 1.0, "prompt_tokens": 350}]
+    assert_same(records, fleet, sweep.Policy("round_robin"), steps=4)
+    stream = sweep.Requests.from_records(records)
+    ds = sweep.simulate(stream, fleet, policy="round_robin", engine="token_step", steps=4)
+    assert np.isnan(ds.start_ms.item())
+    assert ds.queue_wait_ms.item() == 4.0
+    assert not ds.lost.item()
