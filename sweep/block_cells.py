@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from sweep.chains import Blocks
 from sweep.errors import InputError, distinct, number, one_of
-from sweep.kernels import block_cache, statistics, timeline
-from sweep.kernels.block_cache import Chained, Costs, Totals
+from sweep.kernels import block_cache, block_cell, block_view, statistics, timeline
+from sweep.kernels.block_cell import Totals
+from sweep.kernels.block_match import Chained, Costs
 from sweep.policies import Policy
 from sweep.requests import Requests
 
@@ -94,6 +95,16 @@ class ChainedStream(NamedTuple):
         by_tokens = requests.blocks is not None and requests.service_model is not None
         return cls(requests, arrays, requests.session_count, blocks.distinct, int(touches.max(initial=0)), by_tokens)
 
+    @property
+    def first_blocks(self) -> Array:
+        """Return the block that each chain starts with, -1 for none."""
+        blocks = self.requests.blocks
+        if blocks is None:
+            return self.requests.prefix
+        first = np.full(len(blocks), -1)
+        first[blocks.lengths > 0] = blocks.ids[blocks.offsets[:-1][blocks.lengths > 0]]
+        return first
+
     def costs(self, speedup: float) -> Costs:
         """Return what requests cost."""
         model = self.requests.service_model
@@ -102,7 +113,7 @@ class ChainedStream(NamedTuple):
         return Costs(True, model.base_ms, model.prefill_ms_per_token, model.decode_ms_per_token, speedup)
 
 
-class _Scratch:
+class CacheScratch:
     """The caches of the last cells, kept for the next ones of the same kind."""
 
     def __init__(self, stream: ChainedStream, replicas: int, settings: Settings) -> None:
@@ -148,7 +159,7 @@ def block_cells(
     cells = [(s, h, capacity) for s in slack for h in range(len(speeds)) for capacity in capacities]
     replicas = speeds.shape[1]
     totals = Totals(np.zeros((len(cells), replicas, 4), np.int64), np.zeros((len(cells), 4), np.int64))
-    scratch = _Scratch(stream, replicas, settings)
+    scratch = CacheScratch(stream, replicas, settings)
     slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
     together = 8
     for low in range(0, len(cells), together):
@@ -169,7 +180,7 @@ def block_cells(
             slo,
             statistics.Statistics(*(array[low:high] for array in out)),
         )
-    return _variables(totals), True
+    return block_variables(totals), True
 
 
 def block_record_of(
@@ -179,7 +190,7 @@ def block_record_of(
     record, _ = statistics.new_record(len(stream.requests), 1)
     capacity = (settings.cache_blocks or (math.inf,))[0]
     totals = Totals(np.zeros((len(speeds), 4), np.int64), np.zeros(4, np.int64))
-    scratch = _Scratch(stream, len(speeds), settings)
+    scratch = CacheScratch(stream, len(speeds), settings)
     _run(stream, speeds, policy, slack, capacity, settings, scratch, record, 0, totals)
     return record
 
@@ -191,17 +202,13 @@ def _run(
     slack: float,
     capacity: float,
     settings: Settings,
-    scratch: _Scratch,
+    scratch: CacheScratch,
     record: statistics.Record,
     lane: int,
     totals: Totals,
 ) -> None:
-    if policy.label not in RULES:
-        raise InputError(
-            f"Policy {policy.label!r} does not know caches of blocks yet; those that do: {', '.join(RULES)}."
-        )
     kind, size, caches = scratch.caches(capacity)
-    block_cache.run_block_cell(
+    block_cell.run_block_cell(
         RULES[policy.name],
         stream.arrays,
         stream.costs(float(settings.cache_hit_speedup)),
@@ -219,7 +226,9 @@ def _run(
     )
 
 
-def _variables(totals: Totals) -> dict[str, Array]:
+def block_variables(totals: Totals) -> dict[str, Array]:
+    """Return the variables of blocks by name, from the sums of cells, cell first."""
+
     def rate(part: Array, whole: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
             found: Array = part / whole
@@ -239,6 +248,29 @@ def _variables(totals: Totals) -> dict[str, Array]:
             per_replica[..., block_cache.MATCHED_TOKENS], per_replica[..., block_cache.PROMPT]
         ),
     }
+
+
+def routed_blocks(scratch: CacheScratch, policy: Policy, capacity: float, settings: Settings) -> block_view.Blocks:
+    """Return the caches of a cell as the router engine takes them."""
+    stream = scratch.stream
+    kind, size, caches = scratch.caches(capacity)
+    given = {} if policy.rule.function else policy.parameters
+    stale = float(given.get("freshness_ms", 0.0)) > 0.0
+    corrected = stale and given.get("correction", "none") != "none"
+    count = len(stream.requests)
+    return block_view.Blocks(
+        stream.arrays,
+        stream.costs(float(settings.cache_hit_speedup)),
+        kind,
+        size,
+        scratch.late,
+        caches,
+        block_view.new_views(
+            caches.holders.shape[0] if stale else 0, scratch.replicas, int(given.get("routers", 1)) if corrected else 0
+        ),
+        *(np.zeros(count, np.int64) for _ in range(3)),
+        np.zeros(4, np.int64),
+    )
 
 
 def uses_blocks(requests: Requests, settings: Settings) -> bool:

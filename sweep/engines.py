@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweep import block_cells, token_cells
-from sweep.block_cells import ChainedStream, uses_blocks
+from sweep.block_cells import CacheScratch, ChainedStream, block_variables, routed_blocks, uses_blocks
 from sweep.columns import by_appearance
 from sweep.errors import InputError, number, whole
 from sweep.events import Events
 from sweep.kernels import statistics, timeline
-from sweep.kernels.router import Fates
-from sweep.kernels.user_rule import engine_for
+from sweep.kernels.beliefs import Fates
+from sweep.kernels.block_cell import Totals
+from sweep.kernels.block_view import sum_up
+from sweep.kernels.replicas import Traffic
 from sweep.policies import Policy
 from sweep.requests import Requests
-from sweep.routing import check_policy, needs_router, outcome_statistics, ring_of, run_cell
-from sweep.rules_api import parameters_type
+from sweep.routing import check_policy, needs_router, outcome_statistics, ring_of, run_cell, tokens_held
 from sweep.variables import FAILURES, MIGRATIONS, VARIABLES
 
 Array = NDArray[Any]
@@ -114,10 +115,9 @@ class Scratch:
 
 
 class Stream(NamedTuple):
-    """A stream as the kernels take it, prepared once for all of its cells.
+    """A stream as the lane engine takes it, prepared once for all of its cells.
 
-    The lane engine only asks whether an id was seen before, so ids that occur once are dropped. The others, in full,
-    see the ids themselves, numbered in order of first appearance.
+    That engine only asks whether an id was seen before, so ids that occur once are dropped.
     """
 
     requests: Requests
@@ -129,11 +129,10 @@ class Stream(NamedTuple):
     sessions: int
 
     @classmethod
-    def of(cls, requests: Requests, *, in_full: bool = False) -> Stream:
-        """Return the stream of `requests`, for the lane engine or, in full, for those that see the ids themselves."""
-        numbered = by_appearance if in_full else _recurring
-        prefix, prefixes = numbered(requests.prefix)
-        session, sessions = numbered(requests.session)
+    def of(cls, requests: Requests) -> Stream:
+        """Return the stream of `requests`."""
+        prefix, prefixes = _recurring(requests.prefix)
+        session, sessions = _recurring(requests.session)
         return cls(requests, requests.arrival_ms, requests.service_ms, prefix, session, prefixes, sessions)
 
 
@@ -202,39 +201,78 @@ def cells(
     if engine == "token_step":
         return _token_cells(stream.requests, speeds, policy, seed, settings, stop, events)
     scratch = scratch or Scratch()
+    check_policy(policy, stream.requests, speeds.shape[1], settings)
+    if needs_router(policy, events, stream.requests):
+        return _routed_cells(stream, speeds, policy, slack, seed, settings, scratch, stop, events)
     if isinstance(stream, ChainedStream):
-        _check_blocks_alone(stream.requests, events)
         return _block_cells(stream, speeds, policy, slack, settings, scratch, stop)
-    check_policy(policy, stream.requests, speeds.shape[1], events)
-    run = _runner_of(policy, events, stream.requests)
-    if run is not _built_in_lanes:
-        stream = Stream.of(stream.requests, in_full=True)
-    extras: list[dict[str, float]] = []
+    return _lane_cells(stream, speeds, policy, slack, settings, scratch, stop)
+
+
+def _lane_cells(
+    stream: Stream,
+    speeds: Array,
+    policy: Policy,
+    slack: Array,
+    settings: Settings,
+    scratch: Scratch,
+    stop: Callable[[], bool],
+) -> Arrays:
     shape = (len(slack), len(speeds))
     lane_slack = np.repeat(slack, len(speeds))
     lane_speed = np.tile(speeds, (len(slack), 1))
-    out = statistics.new_statistics(
-        len(lane_slack), speeds.shape[1], len(policy.reasons(stream.requests.adapter is not None))
-    )
+    out = statistics.new_statistics(len(lane_slack), speeds.shape[1], len(policy.rule.reasons))
     slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
-    for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack), single=run is not _built_in_lanes):
+    for low, high in _lane_groups(stream, speeds.shape[1], len(lane_slack)):
         if stop():
             raise Stopped
         record, tile = scratch.record(len(stream.arrival), high - low)
-        fates = run(stream, policy, lane_speed[low:high], lane_slack[low:high], seed, settings, record, events)
+        _run_lanes(stream, policy, lane_speed[low:high], lane_slack[low:high], settings, record)
         part = statistics.Statistics(*(array[low:high] for array in out))
-        if fates is None:
-            statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)
-        else:
-            extras.append(outcome_statistics(stream, policy, record, tile, fates, settings, slo, events, part))
-    extra = {name: np.array([lane[name] for lane in extras]) for name in (extras[0] if extras else ())}
+        statistics.cell_statistics(stream.arrival, record, tile, settings.warmup, slo, part)
+    return _named(out, shape, settings)
+
+
+def _routed_cells(
+    stream: Stream | ChainedStream,
+    speeds: Array,
+    policy: Policy,
+    slack: Array,
+    seed: int,
+    settings: Settings,
+    scratch: Scratch,
+    stop: Callable[[], bool],
+    events: Events | None,
+) -> Arrays:
+    """Run cells of the router engine one by one, those of one capacity of the caches one after the other."""
+    traffic = traffic_of(stream)
+    ring = ring_of(policy, speeds.shape[1], seed)
+    capacities = settings.cache_blocks or (np.inf,)
+    shape: tuple[int, ...] = (len(slack), len(speeds), len(capacities))
+    reasons = len(policy.reasons(stream.requests.adapter is not None))
+    out = statistics.new_statistics(int(np.prod(shape)), speeds.shape[1], reasons)
+    slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
+    caches = CacheScratch(stream, speeds.shape[1], settings) if isinstance(stream, ChainedStream) else None
+    totals = Totals(np.zeros((len(out.scalars), speeds.shape[1], 4), np.int64), np.zeros((len(out.scalars), 4), np.int64))
+    extras: dict[tuple[int, ...], dict[str, float]] = {}
+    for c, s, h in np.ndindex(shape[2], *shape[:2]):
+        if stop():
+            raise Stopped
+        record, tile = scratch.record(len(stream.requests), 1)
+        blocks = caches and routed_blocks(caches, policy, capacities[c], settings)
+        full = tokens_held(stream.requests, capacities[c])
+        fates = run_cell(traffic, policy, speeds[h], float(slack[s]), seed, settings, record, ring, events, blocks, full)
+        lane = int(np.ravel_multi_index((s, h, c), shape))
+        if blocks is not None:
+            sum_up(blocks, record.replica[:, 0], fates.lost, settings.warmup, totals.replica[lane], totals.cell[lane])
+        part = statistics.Statistics(*(array[lane : lane + 1] for array in out))
+        extras[s, h, c] = outcome_statistics(traffic.arrival, policy, record, tile, fates, settings, slo, events, part)
+    ordered = [extras[place] for place in np.ndindex(shape)]
+    extra = {name: np.array([found[name] for found in ordered]) for name in (ordered[0] if ordered else ())}
+    if caches is not None:
+        extra |= block_variables(totals)
+    shape = shape if settings.cache_axis else shape[:2]
     return _named(out, shape, settings) | _typed(extra, "timeline", shape)
-
-
-def _check_blocks_alone(requests: Requests, events: Events | None) -> None:
-    if events is not None or requests.adapter is not None:
-        what = "Events of a fleet" if events is not None else "Adapters"
-        raise InputError(f"{what} do not go with caches of blocks yet; leave out the one or the other.")
 
 
 def _block_cells(
@@ -267,15 +305,23 @@ def record_of(
     events: Events | None = None,
 ) -> tuple[statistics.Record, Array, Fates | None]:
     """Return the record of one cell of the timeline engine, per request whether it was a cache hit, and its fate."""
-    check_policy(policy, requests, len(speeds), events)
-    if uses_blocks(requests, settings):
-        _check_blocks_alone(requests, events)
-        record = block_cells.block_record_of(ChainedStream.of(requests), speeds, policy, slack, settings)
-        return record, (record.route[:, 0] & 1).astype(bool), None
-    record, _ = statistics.new_record(len(requests), 1)
-    run = _runner_of(policy, events, requests)
-    stream = Stream.of(requests, in_full=run is not _built_in_lanes)
-    fates = run(stream, policy, speeds[np.newaxis], np.array([slack]), seed, settings, record, events)
+    check_policy(policy, requests, len(speeds), settings)
+    stream = prepared(requests, settings)
+    fates = None
+    if needs_router(policy, events, requests):
+        record, _ = statistics.new_record(len(requests), 1)
+        ring = ring_of(policy, len(speeds), seed)
+        blocks = None
+        capacity = (settings.cache_blocks or (np.inf,))[0]
+        if isinstance(stream, ChainedStream):
+            blocks = routed_blocks(CacheScratch(stream, len(speeds), settings), policy, capacity, settings)
+        full, traffic = tokens_held(requests, capacity), traffic_of(stream)
+        fates = run_cell(traffic, policy, speeds, slack, seed, settings, record, ring, events, blocks, full)
+    elif isinstance(stream, ChainedStream):
+        record = block_cells.block_record_of(stream, speeds, policy, slack, settings)
+    else:
+        record, _ = statistics.new_record(len(requests), 1)
+        _run_lanes(stream, policy, speeds[np.newaxis], np.array([slack]), settings, record)
     return record, (record.route[:, 0] & 1).astype(bool), fates
 
 
@@ -287,43 +333,31 @@ def _recurring(ids: Array) -> tuple[Array, int]:
     return dense[ids + 1], int(again.sum())
 
 
-def _lane_groups(stream: Stream, replicas: int, lanes: int, *, single: bool) -> list[tuple[int, int]]:
+def traffic_of(stream: Stream | ChainedStream) -> Traffic:
+    """Return a stream as the router engine takes it, ids numbered in order of first appearance.
+
+    A chain of blocks is known by its first; what replicas hold of it is not for this engine to tell by that key.
+    """
+    requests = stream.requests
+    blocks = isinstance(stream, ChainedStream)
+    prefix, prefixes = by_appearance(stream.first_blocks if isinstance(stream, ChainedStream) else requests.prefix)
+    session, sessions = by_appearance(requests.session)
+    adapter, adapters = by_appearance(np.full(len(requests), -1) if requests.adapter is None else requests.adapter)
+    return Traffic(
+        requests.arrival_ms, requests.service_ms, prefix, session, adapter, requests.prompt_tokens, requests.tokens,
+        0 if blocks else prefixes, sessions, adapters,
+    )  # fmt: skip
+
+
+def _lane_groups(stream: Stream, replicas: int, lanes: int) -> list[tuple[int, int]]:
     words = (replicas + 63) // 64
     per_lane = 8 * (3 * len(stream.arrival) + stream.prefixes * words + stream.sessions + 2 * replicas)
-    together = 1 if single else int(np.clip(_SCRATCH_BYTES // max(per_lane, 1), 1, timeline.LANES))
+    together = int(np.clip(_SCRATCH_BYTES // max(per_lane, 1), 1, timeline.LANES))
     return list(pairwise([*range(0, lanes, together), lanes]))
 
 
-def _runner_of(policy: Policy, events: Events | None, requests: Requests) -> Callable[..., Fates | None]:
-    """Return the engine of a policy: many cells at a time where it has one, else one by one."""
-    if policy.rule.function:
-        return _user_lanes
-    return _routed_lanes if needs_router(policy, events, requests) else _built_in_lanes
-
-
-def _routed_lanes(
-    stream: Stream,
-    policy: Policy,
-    speed: Array,
-    slack: Array,
-    seed: int,
-    settings: Settings,
-    record: Any,
-    events: Events | None,
-) -> Fates:
-    ring = ring_of(policy, speed.shape[1], seed)
-    return run_cell(stream, policy, speed[0], float(slack[0]), seed, settings, record, ring, events)
-
-
-def _built_in_lanes(
-    stream: Stream,
-    policy: Policy,
-    speed: Array,
-    slack: Array,
-    seed: int,
-    settings: Settings,
-    record: Any,
-    events: Events | None,
+def _run_lanes(
+    stream: Stream, policy: Policy, speed: Array, slack: Array, settings: Settings, record: statistics.Record
 ) -> None:
     timeline.run_lanes(
         _TIMELINE_RULES[policy.name],
@@ -334,46 +368,6 @@ def _built_in_lanes(
         settings.warmup,
         record,
     )
-
-
-def _user_lanes(
-    stream: Stream,
-    policy: Policy,
-    speed: Array,
-    slack: Array,
-    seed: int,
-    settings: Settings,
-    record: Any,
-    events: Events | None,
-) -> None:
-    from numba.core.errors import NumbaError
-
-    function = policy.rule.function
-    assert function is not None
-    parameters = parameters_type(tuple(policy.parameters))(float(slack[0]), *policy.parameters.values())
-    try:
-        wrong = engine_for(function)(
-            *stream[1:],
-            stream.requests.prompt_tokens,
-            stream.requests.output_tokens,
-            np.ascontiguousarray(speed[0]),
-            parameters,
-            np.uint64(seed),
-            float(settings.cache_hit_speedup),
-            settings.warmup,
-            record,
-        )
-    except NumbaError as error:
-        # Of the many lines that Numba writes, the first says what is wrong and the first "File" where.
-        lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
-        said = next(filter(None, lines), "no reason given")
-        where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
-        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {said}{where}.") from error
-    if wrong >= 0:
-        raise InputError(
-            f"The rule of policy {policy.name!r} sent request {wrong} to a replica that does not exist; "
-            f"it must return a whole number from 0 to {speed.shape[1] - 1}."
-        )
 
 
 def _named(out: statistics.Statistics, shape: tuple[int, ...], settings: Settings) -> Arrays:

@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from sweep.errors import InputError
 from sweep.events import Down, Drain, Events, Slow
-from sweep.kernels import codes, failures, replicas, router, rules, statistics
+from sweep.kernels import beliefs, codes, failures, replicas, router, rules, statistics, user_rule
+from sweep.kernels.beliefs import Fates, new_fates
+from sweep.kernels.block_view import Blocks
 from sweep.policies import Policy
 from sweep.requests import Requests
 from sweep.router_rules import signal_weights
+from sweep.rules_api import KV_CAPACITY_TOKENS, WINDOW_MS
 
 if TYPE_CHECKING:
-    from sweep.engines import Settings, Stream
+    from sweep.engines import Settings
 
 Array = NDArray[Any]
 
@@ -27,20 +30,14 @@ _HASHING = (codes.CONSISTENT_HASH, codes.BOUNDED_HASH)
 
 def needs_router(policy: Policy, events: Events | None, requests: Requests) -> bool:
     """Return whether a cell needs the router engine: another rule than the first three, an axis, events or adapters."""
-    if policy.rule.function is not None:
-        return False
     turned = policy.name not in _LANE_RULES or bool(policy.changed)
     return turned or events is not None or requests.adapter is not None
 
 
-def check_policy(policy: Policy, requests: Requests, count: int, events: Events | None) -> None:
-    """Raise `InputError` when a policy cannot route a stream to so many replicas, or does not know of failures."""
-    if policy.rule.function and events:
-        raise InputError(
-            f"Policy {policy.name!r} is a rule of your own, which cannot see failures; use a fleet without."
-        )
-    if policy.rule.function and requests.adapter is not None:
-        raise InputError(f"Policy {policy.name!r} is a rule of your own, which cannot see adapters; leave them out.")
+def check_policy(policy: Policy, requests: Requests, count: int, settings: Settings) -> None:
+    """Raise `InputError` when a policy cannot route a stream to so many replicas."""
+    if policy.rule.function:
+        return
     given = policy.parameters
     weights = signal_weights("signal", given["signal"]) if "signal" in given else []
     if weights and weights[codes.TOKENS] + weights[codes.KV] > 0 and len(requests) and not requests.tokens.any():
@@ -48,6 +45,24 @@ def check_policy(policy: Policy, requests: Requests, count: int, events: Events 
             f"The signal {given['signal']!r} of policy {policy.name!r} counts tokens, but the stream has none; give "
             "prompt_tokens or output_tokens, or use signal='requests'."
         )
+    finite = [capacity for capacity in settings.cache_blocks if np.isfinite(capacity)]
+    if finite and "kv_capacity_tokens" in policy.changed:
+        raise InputError(
+            f"Parameter 'kv_capacity_tokens' of policy {policy.name!r} has no say where cache_blocks={finite[0]:g} is "
+            "the capacity; leave out the one or the other."
+        )
+    if finite and weights and weights[codes.KV] > 0:
+        if not block_tokens_of(requests) and (requests.blocks is None or len(requests.blocks.ids)):
+            raise InputError(
+                f"The signal {given['signal']!r} of policy {policy.name!r} needs the tokens of a block where "
+                f"cache_blocks={finite[0]:g} is the capacity, but the stream has none; give block_tokens, or another "
+                "signal."
+            )
+        if 0 in finite:
+            raise InputError(
+                f"The signal {given['signal']!r} of policy {policy.name!r} is a share of the cache, and cache_blocks=0 "
+                "leaves none; give another capacity or signal."
+            )
     numbers = str(given.get("weights", "")).split(":")
     if "weights" in given and given["weights"] not in ("speed", "measured") and len(numbers) != count:
         raise InputError(
@@ -74,8 +89,19 @@ def ring_of(policy: Policy, count: int, seed: int) -> Ring:
     return Ring(position, owner)
 
 
+def block_tokens_of(requests: Requests) -> int:
+    """Return the tokens that fill a block: the most of any, since the last of a chain may be part-filled; 0: unknown."""
+    return 0 if requests.blocks is None else int(requests.blocks.tokens.max(initial=0))
+
+
+def tokens_held(requests: Requests, capacity: float) -> float | None:
+    """Return the tokens that a cache of so many blocks holds; None without a bound, or where they are unknown."""
+    tokens = capacity * block_tokens_of(requests) if np.isfinite(capacity) else 0.0
+    return tokens if tokens > 0.0 else None
+
+
 def run_cell(
-    stream: Stream,
+    traffic: replicas.Traffic,
     policy: Policy,
     speed: Array,
     slack: float,
@@ -84,37 +110,83 @@ def run_cell(
     record: Any,
     ring: Ring,
     events: Events | None,
-) -> router.Fates:
-    """Run one cell of the router engine; fill lane 0 of `record` and return what became of each request."""
-    requests = stream.requests
-    adapter = np.full(len(requests), -1) if requests.adapter is None else requests.adapter
-    traffic = replicas.Traffic(
-        *stream[1:5],
-        adapter,
-        requests.prompt_tokens,
-        requests.tokens,
-        stream.prefixes,
-        stream.sessions,
-        len(requests.adapter_labels),
-    )
-    fates = router.new_fates(len(requests))
-    router.run_router(
+    blocks: Blocks | None = None,
+    capacity_tokens: float | None = None,
+) -> Fates:
+    """Run one cell of the router engine; fill lane 0 of `record` and return what became of each request.
+
+    Parameters
+    ----------
+    blocks
+        Its caches of blocks, filled; None for caches of one key without bound.
+    capacity_tokens
+        The tokens that such a cache holds, where that is known.
+
+    Raises
+    ------
+    InputError
+        When a user's rule does not compile, or chooses a replica that does not exist or is not up.
+    """
+    fates = new_fates(len(traffic.arrival))
+    arguments = (
         traffic,
         *speed_pieces(speed, events),
-        rules_of(policy, slack, settings, events),
-        tables_of(policy, ring, seed, len(requests)),
+        rules_of(policy, slack, settings, events, capacity_tokens),
+        tables_of(policy, ring, seed, len(traffic.arrival)),
         outages_of(len(speed), events),
         np.uint64(seed),
         settings.warmup,
         record,
         fates,
+        blocks,
     )
+    if policy.rule.function is None:
+        router.run_router(*arguments, None, None)
+    else:
+        _run_own(policy, slack, arguments)
     return fates
 
 
-def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | None) -> rules.Rules:
-    """Return a policy as the kernel takes it."""
+def _run_own(policy: Policy, slack: float, arguments: tuple[Any, ...]) -> None:
+    from numba.core.errors import NumbaError
+
+    assert policy.rule.function is not None
+    values = np.array([slack, *policy.parameters.values()], dtype=np.float64)
+    try:
+        rule = user_rule.compiled(policy.rule.function, tuple(policy.parameters))
+    except NumbaError as error:
+        # Of the many lines that Numba writes, the first says what is wrong and the first "File" where.
+        lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
+        said = next(filter(None, lines), "no reason given")
+        where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
+        raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {said}{where}.") from error
+    wrong, chosen = router.run_router(*arguments, rule, values)
+    if wrong >= 0:
+        count = len(arguments[1]) - 1
+        if chosen == user_rule.RAISED:
+            raise InputError(
+                f"The rule of policy {policy.name!r} raised an error at request {wrong}; "
+                "sweep.reference.simulate_replica_routing runs it as plain Python and shows which."
+            )
+        if 0 <= chosen < count:
+            raise InputError(
+                f"The rule of policy {policy.name!r} sent request {wrong} to replica {chosen}, which its router does "
+                "not hold to be up; it must choose among view.up."
+            )
+        raise InputError(
+            f"The rule of policy {policy.name!r} sent request {wrong} to a replica that does not exist; "
+            f"it must return a whole number from 0 to {count - 1}."
+        )
+
+
+def rules_of(
+    policy: Policy, slack: float, settings: Settings, events: Events | None, capacity_tokens: float | None = None
+) -> rules.Rules:
+    """Return a policy as the kernel takes it; `capacity_tokens` takes the place of its ``kv_capacity_tokens``."""
     given: dict[str, Any] = dict(policy.parameters)
+    if policy.rule.function is not None:
+        # Its parameters are its own; what its view is measured by is fixed.
+        given = {"window_ms": WINDOW_MS, "kv_capacity_tokens": KV_CAPACITY_TOKENS}
     weights = given.get("weights")
     code = policy.rule.code
     name = "requests" if code == codes.BOUNDED_HASH else given.get("signal", "work")
@@ -142,7 +214,7 @@ def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | 
         routers=int(given.get("routers", 1)),
         random_router=given.get("router_assignment") == "random",
         window=float(given.get("window_ms", 1.0)),
-        kv_capacity=float(given.get("kv_capacity_tokens", 1.0)),
+        kv_capacity=float(capacity_tokens or given.get("kv_capacity_tokens", 1.0)),
         draws=int(given.get("d", 1)),
         replacement=given.get("draws") == "replacement",
         speed=codes.SPEEDS.index(given.get("speed", "none")),
@@ -160,32 +232,32 @@ def rules_of(policy: Policy, slack: float, settings: Settings, events: Events | 
 
 @lru_cache(maxsize=4)
 def _work_errors(seed: int, count: int, cv: float) -> Array:
-    """Return what `router.work_errors` gives; kept, since the cells of a seed share it."""
-    errors: Array = router.work_errors(np.uint64(seed), count, cv)
+    """Return what `beliefs.work_errors` gives; kept, since the cells of a seed share it."""
+    errors: Array = beliefs.work_errors(np.uint64(seed), count, cv)
     return errors
 
 
 def tables_of(policy: Policy, ring: Ring, seed: int, count: int) -> rules.Tables:
     """Return the arrays of a policy for so many requests as the kernel takes them."""
-    weights = str(policy.parameters.get("weights", "speed"))
+    weights = "speed" if policy.rule.function else str(policy.parameters.get("weights", "speed"))
     numbers = [] if weights in ("speed", "measured") else [float(part) for part in weights.split(":")]
     error = _work_errors(seed, count, float(policy.parameters.get("work_error_cv", 0.0)))
     return rules.Tables(np.array(numbers, dtype=np.float64), ring.position, ring.replica, error)
 
 
 def outcome_statistics(
-    stream: Stream,
+    arrival: Array,
     policy: Policy,
     record: statistics.Record,
     tile: statistics.Tile,
-    fates: router.Fates,
+    fates: Fates,
     settings: Settings,
     slo: float,
     events: Events | None,
     out: statistics.Statistics,
 ) -> dict[str, float]:
     """Fill the statistics of lane 0 over the requests that finished, and return those that only this engine has."""
-    arrival, warmup = stream.arrival, settings.warmup
+    warmup = settings.warmup
     extra = {"migrations": float(fates.migrated[warmup:].sum())} if policy.name == "migrate" else {}
     if events is None:
         statistics.cell_statistics(arrival, record, tile, warmup, slo, out)

@@ -21,30 +21,41 @@ KV_CAPACITY_TOKENS = 8192.0
 
 
 class View(NamedTuple):
-    """What the router knows when a request arrives; arrays are read-only by agreement.
+    """What the router knows when it decides about a request; arrays are read-only by agreement.
+
+    All of it is live, but nobody foresees an event: until a router learns that a replica is down, it sees the replica
+    as it was. A request that is sent again is decided anew, at the time ``now_ms``.
 
     Attributes
     ----------
     now_ms
-        Time of the arrival.
+        Time of the decision: of the arrival, or later where a request is sent again.
     wait_ms
         Queue wait of every replica, ms: how long until it could start this request.
     holds_prefix
-        Whether a replica has the request's prefix in its cache.
+        Whether a replica has the request's prefix in its cache; of a chain of blocks, the first block at least.
     owner
-        Replica that served the session's previous request, -1 = none.
+        Replica to which the session's previous request was sent, -1 = none; it need not be up.
     speed
-        Service rate of every replica relative to nominal.
+        Service rate of every replica relative to nominal, as far as it is known.
     served
-        Requests routed to every replica so far.
+        Requests sent to every replica so far.
     uniform
-        Four uniforms in [0, 1) of this request; a function of the seed and the request's index alone.
+        Four uniforms in [0, 1) of this decision; a function of the seed, the request's index and its attempts alone.
     requests, tokens
         Requests, and their prompt and output tokens, that every replica has not finished.
     kv
-        Tokens of the request in service / `KV_CAPACITY_TOKENS`.
+        Tokens of the request in service / `KV_CAPACITY_TOKENS`, or the tokens that a finite cache of blocks holds.
     utilisation
         Share of the last `WINDOW_MS` that every replica was busy.
+    up
+        Whether the router holds a replica to be up: not known to be down or draining, its breaker closed, and not the
+        one that just failed the request if there is another. A rule must choose among these.
+    holds_adapter
+        Whether a replica has the request's adapter loaded.
+    matched_blocks, matched_tokens
+        With caches of blocks, how many blocks from the front of the request's chain every replica holds, and the
+        prompt tokens that they stand for. Without, 1 for a replica that holds the prefix, and 0 tokens.
     """
 
     now_ms: float
@@ -58,6 +69,10 @@ class View(NamedTuple):
     tokens: NDArray[np.int64]
     kv: NDArray[np.float64]
     utilisation: NDArray[np.float64]
+    up: NDArray[np.bool_]
+    holds_adapter: NDArray[np.bool_]
+    matched_blocks: NDArray[np.int64]
+    matched_tokens: NDArray[np.int64]
 
 
 class Request(NamedTuple):
@@ -73,6 +88,10 @@ class Request(NamedTuple):
         Ids from 0 in order of first appearance, -1 = none.
     prompt_tokens, output_tokens
         Zero where unknown.
+    adapter
+        As `prefix`.
+    blocks
+        Length of its chain of blocks, whose first stands for the prefix; 0 without caches of blocks.
     """
 
     position: int
@@ -82,6 +101,8 @@ class Request(NamedTuple):
     session: int
     prompt_tokens: int
     output_tokens: int
+    adapter: int
+    blocks: int
 
 
 @cache

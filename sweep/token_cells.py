@@ -118,7 +118,7 @@ class TokenCell:
             self._routed.reason[:] = 0
         else:
             check_policy(policy, settings.step_ms)
-            routing.check_policy(policy, requests, replicas, events)
+            routing.check_policy(policy, requests, replicas, settings)
             session, prefix = (by_appearance(ids) for ids in (requests.session, requests.prefix))
             self._stream = Steps(
                 self._step, requests.tokens, requests.prompt_tokens, session[0], prefix[0], session[1], prefix[1]

@@ -1,8 +1,8 @@
 """The one place that sets Numba's options and decides where compiled kernels are kept.
 
 Numba's disk cache notices a change of the file a kernel stands in, but not of the kernels it calls in
-other files. The cache folder is therefore named by a hash of every file of `sweep.kernels`: a change
-anywhere starts an empty folder.
+other files. The cache folder is therefore named by a hash of every file of `sweep.kernels`, and of what a
+user's rule sees: a change anywhere starts an empty folder.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _HERE = Path(__file__).parent
 
 
 def sources_hash() -> str:
-    """Return a hash of the sources that decide numbers: every file of `sweep.kernels`."""
+    """Return a hash of the sources that decide numbers: every file of `sweep.kernels`, and `sweep.rules_api`."""
     digest = hashlib.sha256()
-    for path in sorted(_HERE.glob("*.py")):
+    for path in [*sorted(_HERE.glob("*.py")), _HERE.parent / "rules_api.py"]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -76,6 +76,11 @@ def _kept(function: Function, *, forceinline: bool = False) -> Function:
         return _compiled(function, cache=bool(_FOLDER), forceinline=forceinline)
     finally:
         config.CACHE_DIR = before
+
+
+def function_pointer(signature: Any, function: Callable[..., object]) -> Any:
+    """Compile `function` for this process as a pointer: kernels that take one are not compiled anew for each."""
+    return numba.cfunc(signature, nogil=True, error_model="numpy")(function)
 
 
 def _compiled(function: Function, *, cache: bool, forceinline: bool = False) -> Function:

@@ -9,10 +9,23 @@ Axis letters: i request, r replica, k router.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from sweep.kernels.beliefs import fill_holders, hold, newest_report, put_back_unseen
+from sweep.kernels.block_cache import clear, count_copies, touch
+from sweep.kernels.block_match import holds, match_of, tokens_of
+from sweep.kernels.block_view import (
+    believed_longest,
+    clear_views,
+    empty,
+    empty_lost,
+    longest_elsewhere,
+    note_all,
+    note_sent,
+    notice,
+    report,
+    reveal_noting,
+)
 from sweep.kernels.codes import (
     BOUNDED_HASH,
     CONSISTENT_HASH,
@@ -33,7 +46,6 @@ from sweep.kernels.codes import (
     TIE_RANDOM,
     WEIGHTED_RANDOM,
     WEIGHTED_ROUND_ROBIN,
-    WORK_ERRORS,
 )
 from sweep.kernels.failures import (
     cold_since,
@@ -47,16 +59,13 @@ from sweep.kernels.failures import (
     settle,
 )
 from sweep.kernels.jit import kernel
+from sweep.kernels.own_view import asked_of, new_looks, view_of
 from sweep.kernels.random import uniform
 from sweep.kernels.replicas import (
     AVAILABLE,
     FAILURES,
-    FOLLOWING,
-    HEAD,
     NEXT_FINISH,
     OPEN_UNTIL,
-    REQUEST,
-    ROUTER,
     SPEED,
     TRIAL_UNTIL,
     advance,
@@ -66,88 +75,19 @@ from sweep.kernels.replicas import (
     measured_speed,
     new_queues,
     own_load,
-    own_unseen_load,
     service_time,
     speed_at,
 )
 from sweep.kernels.rules import Choice, at_random, first_on_ring, inversely, least, of_some, smooth, walk_ring
 
 
-class Fates(NamedTuple):
-    """What became of every request: attempts after the first, whether it was lost, misrouted, and copied a cache."""
-
-    attempts: np.ndarray
-    lost: np.ndarray
-    misrouted: np.ndarray
-    migrated: np.ndarray
-
-
-def new_fates(requests: int) -> Fates:
-    """Return room for the fates of a stream; the engine fills it."""
-    return Fates(np.empty(requests, np.int64), *(np.empty(requests, np.bool_) for _ in range(3)))
-
-
 @kernel
-def work_errors(seed, count, cv):
-    """Return the factor by which a router errs about the work of each request: lognormal with mean 1."""
-    error = np.ones(count, np.float64)
-    if cv > 0.0:
-        variance = np.log(1.0 + cv * cv)
-        for i in range(count):
-            # Box and Muller's normal deviate of two uniforms, the first of which must not be 0.
-            radius = np.sqrt(-2.0 * np.log(1.0 - uniform(seed, WORK_ERRORS, 2 * i)))
-            normal = radius * np.cos(2.0 * np.pi * uniform(seed, WORK_ERRORS, 2 * i + 1))
-            error[i] = np.exp(np.sqrt(variance) * normal - variance / 2.0)
-    return error
-
-
-@kernel
-def _newest_report(ordinal, now, offset, period):
-    """Return the number of the newest report at `now`; number k reaches the routers at k * period + offset."""
-    k = max(ordinal, np.int64((now - offset) / period))
-    while k * period + offset > now:
-        k -= 1
-    while (k + 1) * period + offset <= now:
-        k += 1
-    return k
-
-
-@kernel
-def _unseen(r, own, rules, known_speed, index, link, tokens, service, error):
-    """Put back into every router's view what the report of a replica does not include yet."""
-    e = index[HEAD, r]
-    e = link[FOLLOWING, e] if e >= 0 else -1
-    while e >= 0:
-        i = link[REQUEST, e]
-        own[link[ROUTER, e], r] += own_unseen_load(service[i] * error[i], tokens[i], rules, known_speed)
-        e = link[FOLLOWING, e]
-
-
-@kernel
-def _holders(key, k, now, cached_at, sent_by, reported_at, stale, corrected, outages, known):
-    """Fill which replicas a router believes to hold a key: by report, or because it sent the key there itself."""
-    for r in range(known.size):
-        at = cached_at[key, r]
-        known[r] = at > -np.inf
-        if known[r] and outages.total > 0:
-            known[r] = at > cold_since(outages, r, now, outages.delay)
-        if known[r] and stale and at >= reported_at[r]:
-            known[r] = corrected and (sent_by[key, r] >> k) & 1
-
-
-@kernel
-def _cache(key, r, k, now, held, cached_at, sent_by, tracked):
-    """Let a replica hold a key from now on, or go on holding it."""
-    if not held:
-        cached_at[key, r] = now
-    if tracked:
-        bit = np.int64(1) << k
-        sent_by[key, r] = sent_by[key, r] | bit if held else bit
-
-
-@kernel
-def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, record, fates):
+def run_router(
+    traffic, first, piece, rules, tables, outages, seed, warmup, record, fates, blocks, own_rule, parameters
+):  # fmt: skip
     """Route and serve every request of one cell; record in lane 0 what happened.
+
+    Numba compiles it anew for `blocks` and `own_rule` that are None or not, and leaves out the other branches.
 
     Parameters
     ----------
@@ -165,6 +105,14 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
         Lane 0 is filled; the rows of requests that were lost hold nothing of use.
     fates : Fates
         Filled.
+    blocks : Blocks or None
+        Caches of blocks, filled; None: caches of one key that hold every prefix.
+    own_rule, parameters : pointer to a function and float64[:], or None
+        A user's rule and what it is given, see `sweep.kernels.user_rule`; None: the rule of `rules`.
+
+    Returns
+    -------
+    -1 and 0, or the first request that a user's rule sent where it may not, and there.
     """
     arrival, service, prefix, session, adapter, prompt, tokens, prefixes, sessions, adapters = traffic
     start_at, effective, sent_to, route = record.start, record.effective, record.replica, record.route
@@ -178,6 +126,9 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
     corrected = stale and rules.correction != NO_CORRECTION
     # Whether a decision needs the queues at its own time; reports bring them to theirs.
     counting = eventful or rules.fading > 0.0 or not (stale or rules.exact)
+    if own_rule is not None:
+        counting = True
+        looks = new_looks(replicas)
     reads_load = rule != ROUND_ROBIN and rule != RANDOM and rule != WEIGHTED_ROUND_ROBIN
 
     state, index, span, link, seen = new_queues(replicas, n * (outages.retries + 1), routers)
@@ -189,7 +140,10 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
     sent_prefix = np.zeros((prefixes + 1 if corrected else 1, replicas), np.int64)
     sent_adapter = np.zeros((adapters + 1 if corrected else 1, replicas), np.int64)
     owners = np.full((routers, sessions + 1), -1, np.int64)
-    points = np.full((2, max(sessions, prefixes) + 1), -1, np.int64)
+    keys = sessions
+    for i in range(n):
+        keys = max(keys, prefix[i] + 1)
+    points = np.full((2, keys), -1, np.int64)
     outage = outages.first.copy()
     clock = np.empty(replicas, np.float64)
     wait = np.zeros(replicas, np.float64)
@@ -219,12 +173,21 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
             next_report[r] = offset[r]
     for k in range(routers):
         start[k] = replicas * k // routers
+    if blocks is not None:
+        chain, offsets, holders = blocks.stream.chain, blocks.stream.offsets, blocks.caches.holders
+        matching = np.zeros(holders.shape[1], np.int64)
+        emptied = outages.first.copy()
+        noticed = outages.first.copy()
+        clear(blocks.caches)
+        clear_views(blocks.views)
+        blocks.evicted[:] = 0
     soonest = 0.0 if stale else np.inf
     change = 0
     entries = 0
     variance = 0.0
     peak = 0.0
 
+    now = 0.0
     following = 0
     while following < n or later.length[0] > 0:
         # --- What happens next, and to which request ------------------------------------------------------------------
@@ -251,7 +214,7 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
             due_from = -1
             for r in range(replicas):
                 if now >= next_report[r]:
-                    newest = _newest_report(ordinal[r], now, offset[r], rules.freshness)
+                    newest = newest_report(ordinal[r], now, offset[r], rules.freshness)
                     reports = newest
                     while (
                         eventful and reports > ordinal[r] and is_down(outages, r, reports * rules.freshness + offset[r])
@@ -266,12 +229,19 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                             )  # fmt: skip
                         elif state[NEXT_FINISH, r] <= clock[r]:
                             advance(r, clock[r], state, index, span, link, seen, rules.fading, tokens, service, error)
+                        if blocks is not None:
+                            if eventful:
+                                empty_lost(r, clock[r], outages, emptied, blocks.caches, blocks.views.news)
+                            if blocks.late:
+                                reveal_noting(clock[r], r, chain, offsets, blocks.caches, blocks.views.news)
+                            until_seen = rules.correction == OWN_UNTIL_SEEN
+                            report(r, until_seen, router, chain, offsets, blocks.caches, blocks.views)
                         reported_at[r] = clock[r]
                         if corrected:
                             own[:, r] = 0.0
                             if rules.correction == OWN_UNTIL_SEEN and rules.kv + rules.utilisation > 0.0:
                                 known_speed = speed_at(first, piece, r, clock[r] - outages.delay)
-                                _unseen(r, own, rules, known_speed, index, link, tokens, service, error)
+                                put_back_unseen(r, own, rules, known_speed, index, link, tokens, service, error)
                         due_from = r if due_from < 0 else due_from
                     elif due_from >= 0:
                         fill_loads(due_from, r, clock, reported, rules, state, index, span, link, first, piece, tokens)
@@ -299,6 +269,15 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                 for r in range(replicas):
                     if state[NEXT_FINISH, r] <= now:
                         advance(r, now, state, index, span, link, seen, rules.fading, tokens, service, error)
+
+        if blocks is not None:
+            for r in range(replicas if eventful or blocks.late else 0):
+                if eventful:
+                    empty_lost(r, now, outages, emptied, blocks.caches, blocks.views.news)
+                    if stale:
+                        notice(r, now, outages, noticed, reported_at[r], blocks.views)
+                if blocks.late:
+                    reveal_noting(clock[r], r, chain, offsets, blocks.caches, blocks.views.news)
 
         if arrives:
             total = 0.0
@@ -377,7 +356,29 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
             start[k] = start[k] + 1 if start[k] + 1 < replicas else 0
             owner = owners[k, session[i]]
             reason = 0
-            if rule == ROUND_ROBIN:
+            if blocks is not None:
+                depth = 0
+            if own_rule is not None:
+                for r in range(replicas):
+                    until = state[AVAILABLE, r]
+                    wait[r] = drain_time(first, piece, r, clock[r], until) if until > clock[r] else 0.0
+                if blocks is None:
+                    fill_holders(
+                        prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, looks.prefix
+                    )
+                fill_holders(
+                    adapter[i], k, now, loaded_at, sent_adapter, reported_at, stale, corrected, outages, looks.adapter
+                )
+                view = view_of(
+                    i, now, number, seed, up, wait, owner, looks, rules, outages, clock, state, index, span, link,
+                    first, piece, tokens, blocks,
+                )  # fmt: skip
+                asked = asked_of(i, traffic, tokens[i] - prompt[i], blocks)
+                chosen = own_rule(view, asked, parameters)
+                if chosen < 0 or chosen >= replicas or not up[chosen]:
+                    return i, chosen
+                looks.served[chosen] += 1
+            elif rule == ROUND_ROBIN:
                 chosen = position[k] % replicas
                 while not up[chosen]:
                     position[k] += 1
@@ -420,7 +421,14 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                 chosen = least(load, up, choice)
                 reason = 2
                 if prefix[i] >= 0:
-                    _holders(prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, some)
+                    if blocks is None:
+                        fill_holders(
+                            prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, some
+                        )
+                    else:
+                        depth = believed_longest(
+                            i, k, up, stale, corrected, chain, offsets, holders, blocks.views, matching, some
+                        )
                     if some[chosen]:
                         reason = 0
                     else:
@@ -449,15 +457,21 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                     else:
                         near = -1
                         if prefix[i] >= 0:
-                            _holders(
-                                prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, some
-                            )
+                            if blocks is None:
+                                fill_holders(
+                                    prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages,
+                                    some,
+                                )  # fmt: skip
+                            else:
+                                depth = believed_longest(
+                                    i, k, up, stale, corrected, chain, offsets, holders, blocks.views, matching, some
+                                )
                             near = least(load, some & up, choice)
                         if near >= 0 and load[near] <= limit:
                             chosen = near
                             reason = 1
                         elif adapter[i] >= 0:
-                            _holders(
+                            fill_holders(
                                 adapter[i],
                                 k,
                                 now,
@@ -491,18 +505,49 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                         continue
                     dead = True
             cold = cold_since(outages, r, now, 0.0) if eventful else -np.inf
-            hit = prefix[i] >= 0 and cached_at[prefix[i], r] > cold and not dead
             warm = adapter[i] >= 0 and loaded_at[adapter[i], r] > cold and not dead
             begin = max(clock[r], state[AVAILABLE, r])
             transfer = 0.0
             copied = False
-            if rule == MIGRATE and reason == 1 and not hit and not dead:
-                for other in range(replicas):
-                    at = cached_at[prefix[i], other]
-                    copied |= at > -np.inf and not (eventful and at <= cold_since(outages, other, now, 0.0))
-                if copied:
-                    transfer = rules.transfer + rules.transfer_per_token * prompt[i]
-            amount = service[i] * (1.0 - rules.speedup) if hit or copied else service[i]
+            if blocks is None:
+                hit = prefix[i] >= 0 and cached_at[prefix[i], r] > cold and not dead
+                if rule == MIGRATE and reason == 1 and not hit and not dead:
+                    for other in range(replicas):
+                        at = cached_at[prefix[i], other]
+                        copied |= at > -np.inf and not (eventful and at <= cold_since(outages, other, now, 0.0))
+                    if copied:
+                        transfer = rules.transfer + rules.transfer_per_token * prompt[i]
+                amount = service[i] * (1.0 - rules.speedup) if hit or copied else service[i]
+            else:
+                costs, reach = blocks.costs, blocks.stream.reach
+                low, high = offsets[i], offsets[i + 1]
+                matched = 0
+                if not dead:
+                    # What a live router saw of the replica is what there is.
+                    seen_it = depth > 0 and not stale and holds(matching, r)
+                    matched = depth if seen_it else match_of(holders, chain, low, high, r)
+                matched_tokens = tokens_of(matched, low, chain, reach, prompt[i])
+                if rule == MIGRATE and reason == 1 and not dead:
+                    longest = longest_elsewhere(i, now, outages, outage, chain, offsets, holders, matching)
+                    if longest > matched:
+                        copied = True
+                        found = tokens_of(longest, low, chain, reach, prompt[i])
+                        copied_tokens = np.float64(found - matched_tokens)
+                        if reach[chain[low + longest - 1]] == 0:
+                            copied_tokens = prompt[i] * ((longest - matched) / (high - low))
+                        transfer = rules.transfer + rules.transfer_per_token * copied_tokens
+                        matched = longest
+                        matched_tokens = found
+                hit = matched > 0
+                if costs.by_tokens:
+                    prefill = costs.base + costs.prefill * np.float64(prompt[i] - matched_tokens)
+                    amount = prefill + costs.decode * np.float64(tokens[i] - prompt[i])
+                else:
+                    share = matched / (high - low) if matched > 0 else 0.0
+                    amount = service[i] * (1.0 - costs.speedup * share)
+                    prefill = amount
+                blocks.matched[i] = matched
+                blocks.tokens[i] = matched_tokens
             if warm:
                 amount = amount * (1.0 - rules.adapter_speedup)
             if first[r] + 1 == first[r + 1]:
@@ -511,15 +556,32 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
                 took = service_time(first, piece, r, begin + transfer, amount)
             if transfer > 0.0:
                 took = transfer + took
+            if blocks is not None:
+                if not dead:
+                    prefilled = begin + took
+                    if blocks.late and costs.by_tokens:
+                        if warm:
+                            prefill = prefill * (1.0 - rules.adapter_speedup)
+                        lasts = service_time(first, piece, r, begin + transfer, prefill)
+                        prefilled = begin + (transfer + lasts if transfer > 0.0 else lasts)
+                    blocks.evicted[i] += touch(
+                        i, r, blocks.kind, blocks.capacity, blocks.late, prefilled, chain, offsets, blocks.caches,
+                        blocks.views.news,
+                    )  # fmt: skip
+                    if corrected:
+                        note_sent(i, r, k, chain, offsets, blocks.views)
+                    elif stale:
+                        note_all(i, r, chain, offsets, blocks.views.news)
             append(entries, r, i, k, begin, took, tokens[i], error[i], error[i] * amount, state, index, span, link)
             entries += 1
             if corrected:
                 known_speed = speed_at(first, piece, r, now - outages.delay)
                 own[k, r] += own_load(service[i] * error[i], tokens[i], rules, known_speed)
-            if prefix[i] >= 0 and not dead:
-                _cache(prefix[i], r, k, now, hit, cached_at, sent_prefix, corrected)
+            if blocks is None:
+                if prefix[i] >= 0 and not dead:
+                    hold(prefix[i], r, k, now, hit, cached_at, sent_prefix, corrected)
             if adapter[i] >= 0 and not dead:
-                _cache(adapter[i], r, k, now, warm, loaded_at, sent_adapter, corrected)
+                hold(adapter[i], r, k, now, warm, loaded_at, sent_adapter, corrected)
             if session[i] >= 0:
                 owners[k, session[i]] = r
             start_at[i, 0] = begin
@@ -546,3 +608,10 @@ def run_router(traffic, first, piece, rules, tables, outages, seed, warmup, reco
     record.moves[0] = moves
     record.variance[0] = variance
     record.peak[0] = peak
+    if blocks is not None:
+        for r in range(replicas):
+            j = outage[r]
+            if j < outages.first[r + 1] and outages.start[j] <= now and not outages.drain[j]:
+                empty(r, blocks.caches, blocks.views.news)
+        count_copies(blocks.caches.residents, blocks.caches.mark, holders, blocks.late, blocks.totals)
+    return -1, 0

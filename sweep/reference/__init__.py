@@ -5,7 +5,8 @@ here imports a kernel. The order of every floating-point operation is part of th
 must give the same bits: sums run from left to right in order of arrival, or of replica index.
 """
 
-from sweep.reference.blocks import BlockCache, simulate_block_routing, summarize_blocks
+from sweep.reference.block_cache import BlockCache
+from sweep.reference.blocks import simulate_block_routing, summarize_blocks
 from sweep.reference.timeline import (
     STRATEGIES,
     compare_replica_strategies,

@@ -4,76 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sweep.errors import one_of
+from sweep.policies import Policy
+from sweep.reference.block_cache import BlockCache
+from sweep.reference.cached_blocks import Caching
+from sweep.reference.router import Simulation
 from sweep.reference.statistics import ratio
-from sweep.reference.timeline import STRATEGIES, Record
+from sweep.reference.timeline import STRATEGIES, Record, policy_of
 from sweep.reference.user_rules import waits_at
 from sweep.requests import ServiceModel
-
-
-@dataclass
-class _Resident:
-    touches: int
-    last_touch: int
-    visible_from: float
-
-
-class BlockCache:
-    """The blocks that one replica holds; an id stands for a block and all before it.
-
-    Examples
-    --------
-    >>> cache = BlockCache(capacity=2)
-    >>> cache.store(["a", "b", "c"], visible_from=0.0)
-    1
-    >>> cache.match(["a", "b", "c"], now=0.0), cache.match(["b", "c"], now=0.0)
-    (0, 2)
-    """
-
-    def __init__(self, capacity: float = math.inf, eviction: str = "lru") -> None:
-        one_of("eviction", eviction, ("lru", "lfu"))
-        self.capacity = capacity
-        self.eviction = eviction
-        self.resident: dict[Any, _Resident] = {}
-        self.clock = 0
-
-    def match(self, chain: Sequence[Any], now: float) -> int:
-        """Return how many blocks, from the front, are here and visible."""
-        for length, block in enumerate(chain):
-            if block not in self.resident or self.resident[block].visible_from > now:
-                return length
-        return len(chain)
-
-    def store(self, chain: Sequence[Any], visible_from: float) -> int:
-        """Touch or insert the blocks front to back; return how many were evicted for them."""
-        evicted = 0
-        for block in chain:
-            self.clock += 1
-            if block in self.resident:
-                self.resident[block].touches += 1
-                self.resident[block].last_touch = self.clock
-            elif self.capacity > 0:
-                if len(self.resident) >= self.capacity:
-                    del self.resident[self._victim()]
-                    evicted += 1
-                self.resident[block] = _Resident(1, self.clock, visible_from)
-        return evicted
-
-    def _victim(self) -> Any:
-        def order(block: Any) -> tuple[int, int]:
-            found = self.resident[block]
-            return (found.touches if self.eviction == "lfu" else 0, found.last_touch)
-
-        return min(self.resident, key=order)
 
 
 def simulate_block_routing(
     requests: Iterable[Mapping[str, Any]],
     num_replicas: int,
-    strategy: str,
+    strategy: str | Policy,
     locality_slack_ms: float = 5.0,
     cache_hit_speedup: float = 0.30,
     speeds: Sequence[float] | None = None,
@@ -81,20 +27,32 @@ def simulate_block_routing(
     eviction: str = "lru",
     cache_visible: str = "dispatch",
     service_model: ServiceModel | None = None,
+    seed: int = 0,
+    adapter_speedup: float = 0.0,
 ) -> tuple[list[Record], list[BlockCache]]:
     """Route requests that bring ``blocks`` (ids, front first) and ``block_tokens``, and serve them in order of arrival.
 
     ``locality_aware`` goes to the session's owner, else to the replica of the longest match (ties: smaller wait, then
     index), if its wait is within the slack. With a `service_model` a matched block saves its tokens' prefill; without
-    one a request saves ``cache_hit_speedup`` times the share of its blocks that match.
+    one a request saves ``cache_hit_speedup`` times the share of its blocks that match. Any other policy is left to
+    `sweep.reference.router`, as are requests with adapters.
 
     Returns
     -------
     The records of `simulate_replica_routing`, with ``matched_blocks``, ``matched_tokens``, ``evictions`` and
     ``seen_tokens`` (of the blocks from its front that any earlier request had), and the caches at the end.
     """
-    one_of("strategy", strategy, STRATEGIES)
+    policy = policy_of(strategy, "timeline")
     speeds = [1.0] * num_replicas if speeds is None else speeds
+    requests = list(requests)
+    if policy.label not in STRATEGIES or any(request.get("adapter_id") is not None for request in requests):
+        caching = Caching(cache_blocks, eviction, cache_visible, service_model)
+        simulation = Simulation(
+            requests, speeds, policy, locality_slack_ms, cache_hit_speedup, seed, None, adapter_speedup, caching
+        )
+        outcome = simulation.run()
+        assert outcome.blocks is not None
+        return outcome.records, outcome.blocks.caches
     caches = [BlockCache(cache_blocks, eviction) for _ in range(num_replicas)]
     replicas: list[dict[str, Any]] = [{"available_at_ms": 0.0} for _ in range(num_replicas)]
     owners: dict[Any, int] = {}
@@ -107,7 +65,7 @@ def simulate_block_routing(
         prompt, output = request.get("prompt_tokens", 0), request.get("output_tokens", 0)
         waits = waits_at(arrival, replicas)
         matches = [cache.match(chain, arrival) for cache in caches]
-        chosen, reason = _choose(index, strategy, waits, matches, owners.get(session), locality_slack_ms)
+        chosen, reason = _choose(index, policy.name, waits, matches, owners.get(session), locality_slack_ms)
 
         matched = matches[chosen]
         tokens = _tokens(request, matched, prompt)

@@ -1,4 +1,4 @@
-"""The router model in plain Python: every built-in policy on every axis, with failures.
+"""The router model in plain Python: every policy on every axis, with failures and caches of blocks.
 
 Things happen in order of time; at one time, what finishes comes first, then crashes and restarts, then reports, then
 work lost with a replica, then requests that waited for one, then arrivals.
@@ -6,23 +6,25 @@ work lost with a replica, then requests that waited for one, then arrivals.
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from sweep.events import Down, Drain, Events
 from sweep.policies import Policy
+from sweep.reference.cached_blocks import CachedBlocks, Caching
 from sweep.reference.replicas import COLD, Job, Server, servers_of
-from sweep.reference.statistics import nearest_rank, sample_variance, total
-from sweep.reference.user_rules import uniform
+from sweep.reference.rules import ERRORS, RING, ROUTERS, choose
+from sweep.reference.statistics import nearest_rank, sample_variance
+from sweep.reference.user_rules import UserRule, uniform
 from sweep.router_rules import signal_weights
+from sweep.rules_api import KV_CAPACITY_TOKENS, WINDOW_MS, View
 
 SIGNALS = ("work", "requests", "tokens", "kv", "utilisation")
-#: Streams of uniforms.
-TIES, ERRORS, ROUTERS, CHOICES, RING, KEYS = range(2, 8)
 
 Record = dict[str, Any]
 
@@ -37,6 +39,7 @@ class Outcome:
     retried: set[int] = field(default_factory=set)
     misrouted: set[int] = field(default_factory=set)
     migrated: set[int] = field(default_factory=set)
+    blocks: CachedBlocks | None = None
 
 
 class Router:
@@ -77,10 +80,13 @@ class Simulation:
         seed: int,
         events: Events | None = None,
         adapter_speedup: float = 0.0,
+        caching: Caching | None = None,
     ) -> None:
         self.requests = sorted(requests, key=lambda request: (request["arrival_ms"], request.get("request_id", 0)))
         self.policy = policy
-        self.given: dict[str, Any] = dict(policy.parameters)
+        self.own_rule = UserRule(policy, slack_ms, seed) if policy.rule.function else None
+        # What a user's rule is given is its own; the axes are for the built-in ones.
+        self.given: dict[str, Any] = {} if self.own_rule else dict(policy.parameters)
         self.slack, self.speedup, self.adapter_speedup, self.seed = slack_ms, speedup, adapter_speedup, seed
         self.events = events if events and events.events else None
         self.delay = self.events.delay_ms if self.events else 0.0
@@ -103,12 +109,30 @@ class Simulation:
         self.rows: list[Record | None] = [None] * len(self.requests)
         self.later: list[tuple[float, bool, int]] = []
         self.ring = self._ring(int(self.given.get("virtual_nodes", 0)))
+        self.blocks: CachedBlocks | None = None
+        if caching is not None:
+            self.blocks = CachedBlocks(
+                caching, self.requests, self.servers, count, self.delay, self.correction, self.period > 0.0
+            )
+            if 0 < self.blocks.capacity_tokens < math.inf:
+                self.given["kv_capacity_tokens"] = self.blocks.capacity_tokens
+        self.served = [0] * len(speeds)
+        self.asked = []
         self.keys: dict[str, dict[Any, int]] = {"session": {}, "prefix": {}}
-        for request in self.requests:
-            for kind, name in (("session", "session_id"), ("prefix", "prefix_key")):
-                if request.get(name) is not None:
-                    self.keys[kind].setdefault(request[name], len(self.keys[kind]))
-        self.outcome = Outcome([], [])
+        for i, request in enumerate(self.requests):
+            for kind, key in (("session", request.get("session_id")), ("prefix", self.prefix_of(i))):
+                if key is not None:
+                    self.keys[kind].setdefault(key, len(self.keys[kind]))
+            if self.own_rule:
+                chain = self.blocks.chains[i] if self.blocks else ()
+                self.asked.append(self.own_rule.asked(request, i, self.prefix_of(i), len(chain)))
+        self.outcome = Outcome([], [], blocks=self.blocks)
+
+    def prefix_of(self, i: int) -> Any:
+        """Return the key by which the prefix of a request is known: the first block of its chain, if there are any."""
+        if self.blocks is None:
+            return self.requests[i].get("prefix_key")
+        return self.blocks.chains[i][0] if self.blocks.chains[i] else None
 
     def _error(self, i: int) -> float:
         cv = self.given.get("work_error_cv", 0.0)
@@ -148,6 +172,10 @@ class Simulation:
             self.outcome.variances.append(sample_variance(waits))
             self._send(i, now, None)
         self.outcome.records = [row for row in self.rows if row is not None]
+        if self.blocks and self.requests:
+            for server in self.servers:
+                if server.down_at(now):
+                    self.blocks.to(server.number, math.inf)
         return self.outcome
 
     def _to(self, now: float) -> None:
@@ -163,12 +191,17 @@ class Simulation:
                 server.look(newest, self._finished)
                 self.reported[r] = self._load(server, newest)
                 self.reported_at[r] = newest
+                if self.blocks:
+                    self.blocks.report(r, newest)
                 for router in self.routers:
                     router.own[r] = 0.0
                 if self.correction == "own_until_seen":
                     for job in list(server.jobs)[1:]:
                         self.routers[job.router].own[r] += self._unseen(job, server.speed_at(newest - self.delay))
         self.clocks = [server.look(now, self._finished) for server in self.servers]
+        for r in range(len(self.servers) if self.blocks else 0):
+            self.blocks.to(r, now)
+            self.blocks.notice(r, now, self.reported_at[r])
 
     def _finished(self, job: Job, r: int) -> None:
         router = self.routers[job.router]
@@ -205,7 +238,7 @@ class Simulation:
         load += self.weights["tokens"] * job.tokens
         return load + self._unseen(job, speed)
 
-    def _believed(self, router: Router, now: float) -> list[float]:
+    def believed(self, router: Router, now: float) -> list[float]:
         if self.period:
             loads = [report + own for report, own in zip(self.reported, router.own, strict=True)]
         else:
@@ -216,8 +249,11 @@ class Simulation:
             return [load / router.measured(r) for r, load in enumerate(loads)]
         return loads
 
-    def _holders(self, router: Router, key: Any, now: float) -> list[int]:
-        found = []
+    def holders(self, router: Router, key: tuple[str, Any], now: float) -> list[int]:
+        """Return the replicas that a router believes to hold a key, of a kind and a name."""
+        found: list[int] = []
+        if key[1] is None:
+            return found
         for r, server in enumerate(self.servers):
             at = server.cached.get(key, COLD)
             if at <= server.cold_since(now, self.delay):
@@ -226,6 +262,48 @@ class Simulation:
             if seen or (self.correction != "none" and router.number in server.senders[key]):
                 found.append(r)
         return found
+
+    def nearest(self, router: Router, i: int, now: float, up: Sequence[int]) -> list[int]:
+        """Return the replicas, of those up, that a router believes to hold most of the prefix of request i."""
+        if self.blocks is None:
+            return [r for r in self.holders(router, ("prefix", self.prefix_of(i)), now) if r in up]
+        matches = [self.blocks.believed(i, r, router.number, self.clocks[r]) for r in up]
+        return [r for r, match in zip(up, matches, strict=True) if match == max(matches) > 0]
+
+    def view(self, i: int, now: float, router: Router, up: Sequence[int]) -> View:
+        """Return what a user's rule sees."""
+        count, request = len(self.servers), self.requests[i]
+        looked = list(zip(self.servers, self.clocks, strict=True))
+        prefix = self.holders(router, ("prefix", self.prefix_of(i)), now)
+        adapter = self.holders(router, ("adapter", request.get("adapter_id")), now)
+        matched = [int(r in prefix) for r in range(count)]
+        if self.blocks:
+            matched = [self.blocks.match(i, r, self.clocks[r]) for r in range(count)]
+        signals = {"window_ms": WINDOW_MS, "kv_capacity_tokens": KV_CAPACITY_TOKENS} | self.given
+
+        def signal(name: str) -> list[float]:
+            return [server.signal(name, clock, signals) for server, clock in looked]
+
+        assert self.own_rule is not None
+        return View(
+            now_ms=now,
+            wait_ms=np.array([server.wait(clock) for server, clock in looked]),
+            holds_prefix=np.array([match > 0 for match in matched]),
+            owner=router.owners.get(request.get("session_id"), -1),
+            speed=np.array([server.speed_at(now - self.delay) for server in self.servers]),
+            served=np.array(self.served, dtype=np.int64),
+            uniform=self.own_rule.uniforms(self.attempts[i] * len(self.requests) + i),
+            requests=np.array(signal("requests")).astype(np.int64),
+            tokens=np.array(signal("tokens")).astype(np.int64),
+            kv=np.array(signal("kv")),
+            utilisation=np.array(signal("utilisation")),
+            up=np.array([r in up for r in range(count)]),
+            holds_adapter=np.array([r in adapter for r in range(count)]),
+            matched_blocks=np.array(matched, dtype=np.int64),
+            matched_tokens=np.array(
+                [self.blocks.tokens(i, match) if self.blocks else 0 for match in matched], dtype=np.int64
+            ),
+        )
 
     def _up(self, router: Router, now: float) -> list[int]:
         known = {
@@ -243,7 +321,8 @@ class Simulation:
         if not up:
             self._no_replica(i, now, router)
             return
-        chosen, reason = self._choose(i, now, router, up)
+        chosen, reason = choose(self, i, now, router, up)
+        self.served[chosen] += 1
         server = self.servers[chosen]
         self.sent_to[i] = chosen
         down = server.down_at(now)
@@ -288,25 +367,37 @@ class Simulation:
 
     def _serve(self, i: int, now: float, router: Router, server: Server, reason: str, dead: bool) -> None:
         request, r = self.requests[i], server.number
-        prefix, session, adapter = (request.get(name) for name in ("prefix_key", "session_id", "adapter_id"))
+        prefix, session, adapter = self.prefix_of(i), request.get("session_id"), request.get("adapter_id")
         cold = server.cold_since(now)
-        hit = prefix is not None and not dead and server.cached.get(("prefix", prefix), COLD) > cold
         warm = adapter is not None and not dead and server.cached.get(("adapter", adapter), COLD) > cold
         begin = max(self.clocks[r], server.available)
-        copied, transfer = False, 0.0
-        if reason == "migrated" and not hit and not dead:
-            copied = any(other.cached.get(("prefix", prefix), COLD) > other.cold_since(now) for other in self.servers)
-            if copied:
-                transfer = self.given["transfer_ms"] + self.given["transfer_ms_per_token"] * request.get(
-                    "prompt_tokens", 0
-                )
+        copied, transfer, matched = False, 0.0, 0
         service = float(request["service_ms"])
-        amount = service * (1.0 - self.speedup) if hit or copied else service
+        migrating = reason == "migrated" and not dead
+        if self.blocks is None:
+            hit = prefix is not None and not dead and server.cached.get(("prefix", prefix), COLD) > cold
+            if migrating and not hit:
+                key = ("prefix", prefix)
+                copied = any(other.cached.get(key, COLD) > other.cold_since(now) for other in self.servers)
+            tokens_copied = float(request.get("prompt_tokens", 0))
+            amount = service * (1.0 - self.speedup) if hit or copied else service
+            prefill = amount
+        else:
+            matched = 0 if dead else self.blocks.match(i, r, now)
+            if migrating:
+                longest = max(self.blocks.match(i, o.number, now) for o in self.servers if not o.down_at(now))
+                copied = longest > matched
+                tokens_copied = self.blocks.copied(i, matched, longest) if copied else 0.0
+                matched = longest
+            hit = matched > 0
+            amount, prefill = self.blocks.work(i, matched, self.speedup)
+        if copied:
+            transfer = self.given["transfer_ms"] + self.given["transfer_ms_per_token"] * tokens_copied
         if warm:
-            amount = amount * (1.0 - self.adapter_speedup)
-        took = server.service_time(begin + transfer, amount)
+            amount, prefill = (part * (1.0 - self.adapter_speedup) for part in (amount, prefill))
+        took, prefilled = (server.service_time(begin + transfer, part) for part in (amount, prefill))
         if transfer > 0.0:
-            took = transfer + took
+            took, prefilled = transfer + took, transfer + prefilled
         tokens = int(request.get("prompt_tokens", 0)) + int(request.get("output_tokens", 0))
         job = Job(
             i,
@@ -321,7 +412,10 @@ class Simulation:
         server.accept(job)
         if self.correction != "none":
             router.own[r] += self._own(job, server.speed_at(now - self.delay))
-        for key, held in ((("prefix", prefix), hit), (("adapter", adapter), warm)):
+        if self.blocks and not dead:
+            self.blocks.store(i, r, router.number, begin + prefilled)
+        keys = [(("adapter", adapter), warm)] if self.blocks else [(("prefix", prefix), hit), (("adapter", adapter), warm)]
+        for key, held in keys:
             if key[1] is not None and not dead:
                 if not held:
                     server.cached[key] = now
@@ -340,6 +434,13 @@ class Simulation:
             "queue_wait_ms": begin - float(request["arrival_ms"]),
             "effective_service_ms": took,
         }
+        if self.blocks:
+            self.rows[i] |= {
+                "matched_blocks": matched,
+                "matched_tokens": self.blocks.tokens(i, matched),
+                "evictions": self.blocks.evictions[i],
+                "seen_tokens": self.blocks.tokens(i, self.blocks.seen[i]),
+            }
         if self.events is None:
             return
         down = server.down_at(now)
@@ -350,133 +451,6 @@ class Simulation:
             heapq.heappush(self.later, (resolved, False, i))
         if router.open_until[r] is not None:
             router.trial_until[r] = resolved
-
-    # --- The rules ----------------------------------------------------------------------------------------------------
-
-    def _choose(self, i: int, now: float, router: Router, up: list[int]) -> tuple[int, str]:
-        """Return the replica chosen among those up, and the reason."""
-        name, request = self.policy.name, self.requests[i]
-        number = self.attempts[i] * len(self.requests) + i
-        start, router.start = router.start, (router.start + 1) % len(self.servers)
-
-        def draw(stream: int, index: int) -> float:
-            return uniform(self.seed, stream, index)
-
-        def least(loads: Sequence[float], among: Iterable[int]) -> int:
-            candidates = sorted(among)
-            smallest = min(loads[r] for r in candidates)
-            ties = [r for r in candidates if loads[r] == smallest]
-            tie = self.given.get("tie", "first")
-            if tie == "random":
-                return ties[int(draw(TIES, number) * len(ties))]
-            if tie == "rotate":
-                return min(ties, key=lambda r: (r - start) % len(self.servers))
-            return ties[0]
-
-        if name == "round_robin":
-            while router.turn % len(self.servers) not in up:
-                router.turn += 1
-            router.turn += 1
-            return (router.turn - 1) % len(self.servers), name
-        if name == "random":
-            return up[int(draw(CHOICES, number) * len(up))], name
-        if name == "weighted_round_robin":
-            return self._smooth(now, router, up), name
-
-        loads = self._believed(router, now)
-        session, prefix = request.get("session_id"), request.get("prefix_key")
-        owner = router.owners.get(session)
-        if name == "weighted_random":
-            return self._inversely(loads, up, draw(CHOICES, number)), name
-        if name == "power_of_d":
-            d = int(self.given["d"])
-            order = list(up)
-            if self.given["draws"] == "replacement":
-                return least(loads, {order[int(draw(CHOICES, number * d + j) * len(up))] for j in range(d)}), name
-            for j in range(min(d, len(up))):
-                other = j + int(draw(CHOICES, number * d + j) * (len(up) - j))
-                order[j], order[other] = order[other], order[j]
-            return least(loads, order[:d]), name
-        if name == "shortest_expected_delay":
-            guess = float(request["service_ms"]) * self.errors[i]
-            delays = [
-                load + guess / server.speed_at(now - self.delay)
-                for load, server in zip(loads, self.servers, strict=True)
-            ]
-            return least(delays, up), name
-        if name in ("consistent_hash", "bounded_hash"):
-            kind = "session" if session is not None else "prefix"
-            key = session if session is not None else prefix
-            if key is None:
-                return least(loads, up), "no_key"
-            return self._on_ring(kind, key, loads, up)
-
-        shortest = least(loads, up)
-        if name in ("queue_aware", "least_load"):
-            return shortest, "shortest_queue" if name == "queue_aware" else name
-        if name in ("sticky_session", "soft_sticky"):
-            if session is None:
-                return shortest, "no_key"
-            if owner in up and name == "sticky_session":
-                return owner, "sticky_session"
-            if owner in up and name == "soft_sticky":
-                limit = max(loads[shortest] + self.given["threshold"], self.given["relative"] * loads[shortest])
-                if loads[owner] <= limit:
-                    return owner, "sticky_session"
-            return shortest, "session_moved" if owner is not None and name == "soft_sticky" else "new_session"
-        if name == "migrate":
-            held = self._holders(router, ("prefix", prefix), now) if prefix is not None else []
-            if shortest in held:
-                return shortest, "in_place"
-            return shortest, "migrated" if set(held) & set(up) else "least_load"
-
-        assert name == "locality_aware"
-        limit = loads[shortest] + self.slack
-        if owner in up and loads[owner] <= limit:
-            return owner, "sticky_session"
-        for kind, key in (("prefix", prefix), ("adapter", request.get("adapter_id"))):
-            holders = set(self._holders(router, (kind, key), now)) & set(up) if key is not None else set()
-            if holders:
-                nearest = least(loads, holders)
-                if loads[nearest] <= limit:
-                    return nearest, f"{kind}_locality"
-        return shortest, "queue_fallback"
-
-    def _inversely(self, loads: Sequence[float], up: Sequence[int], draw: float) -> int:
-        idle = [r for r in up if loads[r] <= 0.0]
-        if idle:
-            return idle[int(draw * len(idle))]
-        target = draw * total([1.0 / loads[r] for r in up])
-        reached = 0.0
-        for r in up:
-            reached += 1.0 / loads[r]
-            if reached > target:
-                return r
-        return up[-1]
-
-    def _smooth(self, now: float, router: Router, up: Sequence[int]) -> int:
-        weights = str(self.given["weights"])
-        if weights == "speed":
-            weight = [server.speed_at(now - self.delay) for server in self.servers]
-        elif weights == "measured":
-            weight = [router.measured(r) for r in range(len(self.servers))]
-        else:
-            weight = [float(part) for part in weights.split(":")]
-        for r in up:
-            router.current[r] += weight[r]
-        best = max(up, key=lambda r: (router.current[r], -r))
-        router.current[best] -= total([weight[r] for r in up])
-        return best
-
-    def _on_ring(self, kind: str, key: Any, loads: Sequence[float], up: Sequence[int]) -> tuple[int, str]:
-        place = uniform(self.seed, KEYS, 2 * self.keys[kind][key] + (kind == "prefix"))
-        at = bisect.bisect_left(self.ring, (place, -1)) % len(self.ring)
-        clockwise = [r for _, r in self.ring[at:] + self.ring[:at]]
-        limit = math.inf
-        if self.policy.name == "bounded_hash":
-            limit = self.given["bound"] * (total([loads[r] for r in up]) + 1.0) / len(up)
-        chosen = next(r for r in clockwise if r in up and loads[r] <= limit)
-        return chosen, "consistent_hash" if chosen == clockwise[0] else "next_on_ring"
 
 
 def recovery_ms(records: Sequence[Record], events: Events) -> float:

@@ -9,7 +9,7 @@ from sweep.errors import InputError, number, one_of, whole
 from sweep.policies import Policy, names_for
 from sweep.reference.router import Simulation
 from sweep.reference.statistics import mean, nearest_rank, ratio, sample_variance
-from sweep.reference.user_rules import UserRule, waits_at
+from sweep.reference.user_rules import waits_at
 
 STRATEGIES = ("round_robin", "queue_aware", "locality_aware")
 
@@ -136,7 +136,7 @@ def simulate_replica_routing(
     >>> [(record["replica_id"], record["route_reason"], record["finish_ms"]) for record in records]
     [(0, 'queue_fallback', 10.0), (0, 'prefix_locality', 17.0)]
     """
-    policy = _policy(strategy, "timeline")
+    policy = policy_of(strategy, "timeline")
     whole("num_replicas", num_replicas, at_least=1)
     speeds = _speeds([1.0] * num_replicas if speeds is None else speeds)
     if len(speeds) != num_replicas:
@@ -144,24 +144,19 @@ def simulate_replica_routing(
     requests = list(requests)
     turned = policy.name not in STRATEGIES or bool(policy.changed)
     adapters = any(request.get("adapter_id") is not None for request in requests)
-    if policy.rule.function is None and (turned or adapters):
+    if turned or adapters:
         options = (locality_slack_ms, cache_hit_speedup, seed)
         return Simulation(requests, speeds, policy, *options, adapter_speedup=adapter_speedup).run().records
-    rule = None if policy.name in STRATEGIES else UserRule(policy, locality_slack_ms, seed)
 
     replicas: list[dict[str, Any]] = [
-        {"replica_id": r, "available_at_ms": 0.0, "cached_prefixes": set(), "request_count": 0, "speed": speed}
-        | {"jobs": []}
+        {"replica_id": r, "available_at_ms": 0.0, "cached_prefixes": set(), "speed": speed}
         for r, speed in enumerate(speeds)
     ]
     session_owner: dict[Any, int] = {}
     records: list[Record] = []
     ordered = sorted(requests, key=lambda request: (request["arrival_ms"], request.get("request_id", 0)))
     for index, request in enumerate(ordered):
-        if rule is None:
-            chosen, reason = select_replica(request, replicas, policy.name, index, session_owner, locality_slack_ms)
-        else:
-            chosen, reason = rule.select(request, replicas, index, session_owner)
+        chosen, reason = select_replica(request, replicas, policy.name, index, session_owner, locality_slack_ms)
         replica = replicas[chosen]
         arrival, service = float(request["arrival_ms"]), float(request["service_ms"])
         prefix, session = request.get("prefix_key"), request.get("session_id")
@@ -185,8 +180,6 @@ def simulate_replica_routing(
             }
         )
         replica["available_at_ms"] = finish
-        replica["request_count"] += 1
-        replica["jobs"].append((start, finish, request.get("prompt_tokens", 0) + request.get("output_tokens", 0)))
         if prefix is not None:
             replica["cached_prefixes"].add(prefix)
         if session is not None:
@@ -194,7 +187,8 @@ def simulate_replica_routing(
     return records
 
 
-def _policy(strategy: str | Policy, engine: str) -> Policy:
+def policy_of(strategy: str | Policy, engine: str) -> Policy:
+    """Return the policy that a name, a label or a `Policy` stands for, checked to run on an engine."""
     name = strategy.name if isinstance(strategy, Policy) else str(strategy).partition("(")[0].strip()
     one_of("strategy", name, names_for(engine))
     return strategy if isinstance(strategy, Policy) else Policy.parse(strategy)

@@ -16,7 +16,8 @@ from typing import Any
 
 from sweep.events import Events
 from sweep.policies import Policy
-from sweep.reference.router import CHOICES, KEYS, RING, ROUTERS, TIES, Router
+from sweep.reference.router import Router
+from sweep.reference.rules import CHOICES, KEYS, RING, ROUTERS, TIES
 from sweep.reference.statistics import total
 from sweep.reference.token_replicas import StepOutcome, StepReplica, step_replicas
 from sweep.reference.token_step import BATCH_TOKENS

@@ -9,8 +9,7 @@ import numpy as np
 
 from sweep.errors import InputError
 from sweep.policies import Policy
-from sweep.reference.replicas import busy_until
-from sweep.rules_api import KV_CAPACITY_TOKENS, WINDOW_MS, Request, View, parameters_type
+from sweep.rules_api import UNIFORMS, Request, View, parameters_type
 
 
 def waits_at(now_ms: float, replicas: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -49,8 +48,35 @@ class UserRule:
         self.function = policy.rule.function
         self.parameters = parameters_type(tuple(policy.parameters))(slack_ms, *policy.parameters.values())
         self.seed = seed
-        self.prefix_ids: dict[Any, int] = {}
-        self.session_ids: dict[Any, int] = {}
+        self.ids: dict[str, dict[Any, int]] = {"prefix": {}, "session": {}, "adapter": {}}
+
+    def asked(self, request: Mapping[str, Any], index: int, prefix: Any, blocks: int = 0) -> Request:
+        """Return a request as the rule sees it, ids numbered in the order of calls."""
+        return Request(
+            position=index,
+            arrival_ms=float(request["arrival_ms"]),
+            service_ms=float(request["service_ms"]),
+            prefix=self._id("prefix", prefix),
+            session=self._id("session", request.get("session_id")),
+            prompt_tokens=int(request.get("prompt_tokens", 0)),
+            output_tokens=int(request.get("output_tokens", 0)),
+            adapter=self._id("adapter", request.get("adapter_id")),
+            blocks=blocks,
+        )
+
+    def choose(self, view: View, asked: Request) -> int:
+        """Return the replica that the rule chooses."""
+        chosen = int(self.function(view, asked, self.parameters))
+        if not 0 <= chosen < len(view.up):
+            raise InputError(
+                f"Policy {self.name!r} chose replica {chosen}; there are replicas 0 to {len(view.up) - 1}."
+            )
+        if not view.up[chosen]:
+            raise InputError(
+                f"Policy {self.name!r} sent request {asked.position} to replica {chosen}, which its router does not "
+                "hold to be up; a rule must choose among view.up."
+            )
+        return chosen
 
     def select(
         self,
@@ -59,49 +85,36 @@ class UserRule:
         index: int,
         session_owner: Mapping[Any, int],
     ) -> tuple[int, str]:
-        """Return the replica that the rule chooses for request `index`, and the rule's name as the reason."""
-        now_ms = float(request["arrival_ms"])
-        prefix, session = request.get("prefix_key"), request.get("session_id")
+        """Return the choice for a request that arrives at replicas known as to `select_replica`, and the rule's name.
+
+        Of their queues only the wait and the number of requests so far are known, so the load signals are 0.
+        """
+        now_ms, count = float(request["arrival_ms"]), len(replicas)
+        prefix = request.get("prefix_key")
+        holds = np.array([prefix in replica["cached_prefixes"] for replica in replicas])
         view = View(
             now_ms=now_ms,
             wait_ms=np.array(waits_at(now_ms, replicas)),
-            holds_prefix=np.array([prefix in replica["cached_prefixes"] for replica in replicas]),
-            owner=session_owner.get(session, -1),
+            holds_prefix=holds,
+            owner=session_owner.get(request.get("session_id"), -1),
             speed=np.array([replica["speed"] for replica in replicas]),
             served=np.array([replica["request_count"] for replica in replicas], dtype=np.int64),
-            uniform=np.array([uniform(self.seed, 1, 4 * index + k) for k in range(4)]),
-            **_signals(now_ms, replicas),
+            uniform=self.uniforms(index),
+            requests=np.zeros(count, np.int64),
+            tokens=np.zeros(count, np.int64),
+            kv=np.zeros(count),
+            utilisation=np.zeros(count),
+            up=np.ones(count, np.bool_),
+            holds_adapter=np.zeros(count, np.bool_),
+            matched_blocks=holds.astype(np.int64),
+            matched_tokens=np.zeros(count, np.int64),
         )
-        asked = Request(
-            position=index,
-            arrival_ms=now_ms,
-            service_ms=float(request["service_ms"]),
-            prefix=_id_of(prefix, self.prefix_ids),
-            session=_id_of(session, self.session_ids),
-            prompt_tokens=int(request.get("prompt_tokens", 0)),
-            output_tokens=int(request.get("output_tokens", 0)),
-        )
-        chosen = int(self.function(view, asked, self.parameters))
-        if not 0 <= chosen < len(replicas):
-            raise InputError(
-                f"Policy {self.name!r} chose replica {chosen}; there are replicas 0 to {len(replicas) - 1}."
-            )
-        return chosen, self.name
+        return self.choose(view, self.asked(request, index, prefix)), self.name
 
+    def uniforms(self, number: int) -> Any:
+        """Return the uniforms of a decision, the first of which belong to requests in order, then come retries."""
+        return np.array([uniform(self.seed, 1, UNIFORMS * number + k) for k in range(UNIFORMS)])
 
-def _signals(now_ms: float, replicas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the load signals of each replica from what it was sent: (start, finish, tokens) in order."""
-    unfinished = [[job for job in replica["jobs"] if job[1] > now_ms] for replica in replicas]
-    spans = [[job[:2] for job in replica["jobs"]] for replica in replicas]
-    busy = [busy_until(each, now_ms) - busy_until(each, now_ms - WINDOW_MS) for each in spans]
-    return {
-        "requests": np.array([len(jobs) for jobs in unfinished], dtype=np.int64),
-        "tokens": np.array([sum(job[2] for job in jobs) for jobs in unfinished], dtype=np.int64),
-        "kv": np.array([(jobs[0][2] if jobs else 0) / KV_CAPACITY_TOKENS for jobs in unfinished]),
-        "utilisation": np.array([share / WINDOW_MS for share in busy]),
-    }
-
-
-def _id_of(key: Any, ids: dict[Any, int]) -> int:
-    """Return the number of a key in order of first appearance, -1 for None."""
-    return -1 if key is None else ids.setdefault(key, len(ids))
+    def _id(self, kind: str, key: Any) -> int:
+        """Return the number of a key in order of first appearance, -1 for None."""
+        return -1 if key is None else self.ids[kind].setdefault(key, len(self.ids[kind]))
