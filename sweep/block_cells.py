@@ -268,7 +268,9 @@ def routed_blocks(scratch: CacheScratch, policy: Policy, capacity: float, settin
         block_view.new_views(
             caches.holders.shape[0] if stale else 0, scratch.replicas, int(given.get("routers", 1)) if corrected else 0
         ),
-        *(np.zeros(count, np.int64) for _ in range(3)),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
         np.zeros(4, np.int64),
     )
 

@@ -253,15 +253,18 @@ def _routed_cells(
     out = statistics.new_statistics(int(np.prod(shape)), speeds.shape[1], reasons)
     slo = np.inf if settings.slo_ms is None else float(settings.slo_ms)
     caches = CacheScratch(stream, speeds.shape[1], settings) if isinstance(stream, ChainedStream) else None
-    totals = Totals(np.zeros((len(out.scalars), speeds.shape[1], 4), np.int64), np.zeros((len(out.scalars), 4), np.int64))
+    sums = (len(out.scalars), speeds.shape[1], 4)
+    totals = Totals(np.zeros(sums, np.int64), np.zeros((sums[0], 4), np.int64))
     extras: dict[tuple[int, ...], dict[str, float]] = {}
     for c, s, h in np.ndindex(shape[2], *shape[:2]):
         if stop():
             raise Stopped
         record, tile = scratch.record(len(stream.requests), 1)
-        blocks = caches and routed_blocks(caches, policy, capacities[c], settings)
+        blocks = routed_blocks(caches, policy, capacities[c], settings) if caches is not None else None
         full = tokens_held(stream.requests, capacities[c])
-        fates = run_cell(traffic, policy, speeds[h], float(slack[s]), seed, settings, record, ring, events, blocks, full)
+        fates = run_cell(
+            traffic, policy, speeds[h], float(slack[s]), seed, settings, record, ring, events, blocks, full
+        )
         lane = int(np.ravel_multi_index((s, h, c), shape))
         if blocks is not None:
             sum_up(blocks, record.replica[:, 0], fates.lost, settings.warmup, totals.replica[lane], totals.cell[lane])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sweep.errors import InputError
 from sweep.events import Down, Drain, Events, Slow
-from sweep.kernels import beliefs, codes, failures, replicas, router, rules, statistics, user_rule
+from sweep.kernels import beliefs, codes, failures, own_view, replicas, router, rules, statistics, user_rule
 from sweep.kernels.beliefs import Fates, new_fates
 from sweep.kernels.block_view import Blocks
 from sweep.policies import Policy
@@ -90,7 +90,7 @@ def ring_of(policy: Policy, count: int, seed: int) -> Ring:
 
 
 def block_tokens_of(requests: Requests) -> int:
-    """Return the tokens that fill a block: the most of any, since the last of a chain may be part-filled; 0: unknown."""
+    """Return the tokens that fill a block: the most of any, as the last of a chain may be part-filled; 0 = unknown."""
     return 0 if requests.blocks is None else int(requests.blocks.tokens.max(initial=0))
 
 
@@ -128,7 +128,8 @@ def run_cell(
         When a user's rule does not compile, or chooses a replica that does not exist or is not up.
     """
     fates = new_fates(len(traffic.arrival))
-    arguments = (
+    rule, values = (None, None) if policy.rule.function is None else _own_rule(policy, slack)
+    wrong, chosen = router.run_router(
         traffic,
         *speed_pieces(speed, events),
         rules_of(policy, slack, settings, events, capacity_tokens),
@@ -139,44 +140,46 @@ def run_cell(
         record,
         fates,
         blocks,
+        rule,
+        values,
     )
-    if policy.rule.function is None:
-        router.run_router(*arguments, None, None)
-    else:
-        _run_own(policy, slack, arguments)
+    if wrong >= 0:
+        raise _wrong_choice(policy, wrong, chosen, len(speed))
     return fates
 
 
-def _run_own(policy: Policy, slack: float, arguments: tuple[Any, ...]) -> None:
+def _own_rule(policy: Policy, slack: float) -> tuple[Any, Array]:
+    """Return a user's rule as the kernel takes it, and what it is given."""
     from numba.core.errors import NumbaError
 
     assert policy.rule.function is not None
-    values = np.array([slack, *policy.parameters.values()], dtype=np.float64)
+    values = np.array([slack, *policy.parameters.values(), 0.0], dtype=np.float64)
     try:
-        rule = user_rule.compiled(policy.rule.function, tuple(policy.parameters))
+        return user_rule.compiled(policy.rule.function, tuple(policy.parameters)), values
     except NumbaError as error:
         # Of the many lines that Numba writes, the first says what is wrong and the first "File" where.
         lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
         said = next(filter(None, lines), "no reason given")
         where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
         raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {said}{where}.") from error
-    wrong, chosen = router.run_router(*arguments, rule, values)
-    if wrong >= 0:
-        count = len(arguments[1]) - 1
-        if chosen == user_rule.RAISED:
-            raise InputError(
-                f"The rule of policy {policy.name!r} raised an error at request {wrong}; "
-                "sweep.reference.simulate_replica_routing runs it as plain Python and shows which."
-            )
-        if 0 <= chosen < count:
-            raise InputError(
-                f"The rule of policy {policy.name!r} sent request {wrong} to replica {chosen}, which its router does "
-                "not hold to be up; it must choose among view.up."
-            )
-        raise InputError(
-            f"The rule of policy {policy.name!r} sent request {wrong} to a replica that does not exist; "
-            f"it must return a whole number from 0 to {count - 1}."
+
+
+def _wrong_choice(policy: Policy, request: int, chosen: int, count: int) -> InputError:
+    rule = f"The rule of policy {policy.name!r}"
+    if chosen == own_view.RAISED:
+        return InputError(
+            f"{rule} raised an error at request {request}; sweep.reference.simulate_replica_routing runs it as plain "
+            "Python and shows which."
         )
+    if 0 <= chosen < count:
+        return InputError(
+            f"{rule} sent request {request} to replica {chosen}, which its router does not hold to be up; it must "
+            "choose among view.up."
+        )
+    return InputError(
+        f"{rule} sent request {request} to a replica that does not exist; it must return a whole number from 0 to "
+        f"{count - 1}."
+    )
 
 
 def rules_of(

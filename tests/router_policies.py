@@ -21,6 +21,7 @@ _SIGNAL = {
     "window_ms": st.sampled_from([3.0, 20.0]),
     "kv_capacity_tokens": st.just(300.0),
 }
+_CAPACITY = ("kv_capacity_tokens",)
 _TIE = {"tie": st.sampled_from(["first", "random", "rotate"])}
 _WORK = _VIEW | _ROUTERS | _GUESS | _TIE
 _LOAD = _WORK | _SIGNAL
@@ -47,18 +48,22 @@ PARAMETERS = {
 
 
 @st.composite
-def policies(draw, replicas, names=tuple(PARAMETERS)):
-    """Return a policy, some of its parameters turned."""
+def policies(draw, replicas, names=tuple(PARAMETERS), bounded=False):
+    """Return a policy, some of its parameters turned; `bounded` where caches of blocks say what fills a replica."""
     name = draw(st.sampled_from(names))
-    chosen = {key: draw(values) for key, values in PARAMETERS[name].items()}
+    chosen = {key: draw(values) for key, values in PARAMETERS[name].items() if not (bounded and key in _CAPACITY)}
     if chosen.get("weights") == "numbers":
         chosen["weights"] = [1 + 2 * (r % 3) for r in range(replicas)]
     return sweep.Policy(name, **chosen)
 
 
 @st.composite
-def events(draw, replicas):
-    """Return the events of a fleet in the first 40 ms, often at the whole numbers at which requests come and finish."""
+def events(draw, replicas, known_before_back=False):
+    """Return the events of a fleet in the first 40 ms, often at the whole numbers at which requests come and finish.
+
+    With `known_before_back` no replica is back up before its routers know that it was down.
+    """
+    heartbeat, misses = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.integers(0, 3))
     found = []
     for replica in range(replicas):
         time = 0.0
@@ -66,12 +71,14 @@ def events(draw, replicas):
             start = time + draw(st.one_of(st.integers(0, 12).map(float), st.floats(0.0, 12.0)))
             time = start + draw(st.one_of(st.integers(1, 15).map(float), st.floats(0.5, 15.0)))
             kind = draw(st.sampled_from([sweep.Down, sweep.Down, sweep.Drain, sweep.Slow]))
+            if kind is sweep.Down and known_before_back:
+                time = max(time, start + heartbeat * misses)
             extra = (draw(st.sampled_from([0.5, 0.3, 2.0])),) if kind is sweep.Slow else ()
             found.append(kind(replica, start, time, *extra))
     return {
         "events": found,
-        "heartbeat_ms": draw(st.sampled_from([0.0, 1.0, 2.5])),
-        "misses": draw(st.integers(0, 3)),
+        "heartbeat_ms": heartbeat,
+        "misses": misses,
         "retries": draw(st.integers(0, 3)),
         "breaker": draw(st.sampled_from([None, sweep.Breaker(1, 4.0), sweep.Breaker(2, 30.0)])),
         "no_replica": draw(st.sampled_from(["wait", "lose"])),

@@ -64,6 +64,39 @@ def mirrored_locality(view, request, parameters):
     return shortest
 
 
+def least_wait(view, request, parameters):
+    """Decide as queue_aware does, among the replicas that are held to be up."""
+    best = -1
+    for r in range(view.wait_ms.size):
+        if view.up[r] and (best < 0 or view.wait_ms[r] < view.wait_ms[best]):
+            best = r
+    return best
+
+
+def routed(view, request, parameters):
+    """Let what a fleet with events, adapters and caches of blocks add to the view and the request decide as well."""
+    best = -1
+    best_score = np.inf
+    for r in range(view.wait_ms.size):
+        score = view.wait_ms[r] + 0.5 * view.served[r] + view.requests[r] + 0.01 * view.tokens[r] + 3.0 * view.kv[r]
+        score += 2.0 * view.utilisation[r] + request.service_ms / view.speed[r]
+        score -= 2.0 * view.matched_blocks[r] + 0.1 * view.matched_tokens[r]
+        if view.holds_prefix[r]:
+            score -= parameters.slack
+        if view.holds_adapter[r]:
+            score -= parameters.bias
+        if r == view.owner:
+            score -= view.now_ms - request.arrival_ms + 1.0
+        if (request.prefix + request.session + request.adapter + request.blocks) % 3 == 0:
+            score += view.uniform[0] - view.uniform[1] * view.uniform[2] + view.uniform[3]
+        if view.up[r] and score < best_score:
+            best = r
+            best_score = score
+    return best
+
+
 RANDOM = ("random_replica", random_replica, {})
 EVERYTHING = ("everything", everything, {"reads_slack": True, "parameters": {"weight": 0.25, "bias": 1.0}})
 MIRRORED = ("mirrored_locality", mirrored_locality, {"reads_slack": True})
+LEAST_WAIT = ("least_wait", least_wait, {})
+ROUTED = ("routed", routed, {"reads_slack": True, "parameters": {"bias": 1.5}})

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -221,14 +220,6 @@ def test_settings__those_of_caches_are_recorded_only_where_given():
     assert '"cache_blocks": [7]' in one.attrs["settings"] and "cache_blocks" not in one.dims
     assert "block_hit_rate" in one
     assert len({ds.attrs["fingerprint"] for ds in (plain, one)}) == 2
-
-
-def test_settings__a_rule_of_ones_own_is_refused():
-    with rules.registered(rules.RANDOM):
-        for requests, capacity in ((sweep.Requests.from_records(random_records(random.Random(1), 5)), None),
-                                   (sweep.Requests.from_arrays([0.0], [1.0], prefix=[0]), 5)):  # fmt: skip
-            with pytest.raises(sweep.InputError, match="'random_replica' does not know caches of blocks"):
-                sweep.compare(requests, 2, policy="random_replica", cache_blocks=capacity)
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason="the shared traces are not on this machine")

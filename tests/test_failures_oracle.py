@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_policies import PARAMETERS, events, policies
@@ -89,3 +90,12 @@ def test_failures__an_event_nobody_meets_changes_nothing(cell):
     without = sweep.simulate(requests, fleet.speeds[0], policy=policy)
     for name in without.data_vars:
         np.testing.assert_array_equal(with_it[name].values, without[name].values, err_msg=name)
+
+
+@given(cells(streams(), ("queue_aware",)), slacks(), speedups())
+@settings(max_examples=60)
+def test_failures__a_users_rule(cell, slack, speedup):
+    records, fleet, _ = cell
+    records = [record | {"adapter_id": (None, "x", 3)[record["request_id"] % 3]} for record in records]
+    with rules.registered(rules.ROUTED):
+        assert_same(records, fleet, sweep.Policy("routed"), slack[0], speedup, seed=2)

@@ -53,14 +53,14 @@ class Caches(NamedTuple):
 
 
 class News(NamedTuple):
-    """What changed on each replica since its last report: ``changed`` [r], the first ``count`` [r], marked in ``dirty``.
+    """What changed on each replica since its last report: ``changed`` [r], the first ``size`` [r] of it.
 
-    ``dirty`` [b, w] has no rows where nobody reports.
+    ``dirty`` [b, w] marks the same, and has no rows where nobody reports.
     """
 
     dirty: np.ndarray
     changed: np.ndarray
-    count: np.ndarray
+    size: np.ndarray
 
 
 def new_caches(requests: int, blocks: int, replicas: int, kind: int, late: bool, capacity: int, most: int) -> Caches:
@@ -91,8 +91,8 @@ def note(b, r, word, bit, news):
     """Note that a block may have changed on a replica."""
     if news.dirty.shape[0] > 0 and news.dirty[b, word] & bit == 0:
         news.dirty[b, word] |= bit
-        news.changed[r, news.count[r]] = b
-        news.count[r] += 1
+        news.changed[r, news.size[r]] = b
+        news.size[r] += 1
 
 
 _BLOCK, _PREVIOUS, _NEXT, _COUNT = range(4)

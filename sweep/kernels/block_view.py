@@ -60,10 +60,9 @@ class Blocks(NamedTuple):
 def new_views(blocks: int, replicas: int, routers: int) -> Views:
     """Return room for views; 0 blocks where routers see the caches themselves, 0 routers where none counts its own."""
     words = (replicas + 63) // 64
-    news = News(
-        np.zeros((blocks, words), np.int64), np.empty((replicas, blocks), np.int32), np.zeros(replicas, np.int64)
-    )
-    return Views(np.zeros((blocks, words), np.int64), np.zeros((routers, blocks if routers else 0, words), np.int64), news)
+    shape = (blocks, words)
+    news = News(np.zeros(shape, np.int64), np.empty((replicas, blocks), np.int32), np.zeros(replicas, np.int64))
+    return Views(np.zeros(shape, np.int64), np.zeros((routers, *shape), np.int64), news)
 
 
 @kernel
@@ -72,7 +71,7 @@ def clear_views(views):
     views.known[:] = 0
     views.sent[:] = 0
     views.news.dirty[:] = 0
-    views.news.count[:] = 0
+    views.news.size[:] = 0
 
 
 # --- What is there, by time -------------------------------------------------------------------------------------------
@@ -140,13 +139,13 @@ def report(r, until_seen, router, chain, offsets, caches, views):
     news = views.news
     word = r >> 6
     bit = np.int64(1) << (r & 63)
-    for c in range(news.count[r]):
+    for c in range(news.size[r]):
         b = news.changed[r, c]
         news.dirty[b, word] &= ~bit
         views.known[b, word] = (views.known[b, word] & ~bit) | (caches.holders[b, word] & bit)
         for k in range(views.sent.shape[0]):
             views.sent[k, b, word] &= ~bit
-    news.count[r] = 0
+    news.size[r] = 0
     if until_seen:
         i = caches.hidden[r]
         while i >= 0:

@@ -1,16 +1,20 @@
-"""What a user's rule sees in the router engine, filled anew for every decision."""
+"""What a user's rule sees in the router engine: its own arrays, filled anew for every decision."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
-from sweep.kernels.block_match import matches, tokens_of
 from sweep.kernels.jit import kernel
-from sweep.kernels.random import ROUTING, uniform
-from sweep.kernels.replicas import COUNT, HEAD, HELD, REQUEST, busy_share, speed_at
-from sweep.rules_api import UNIFORMS, Request, View
+from sweep.rules_api import UNIFORMS
+
+#: What a rule leaves behind its parameters, and the choice recorded for one that raised an error instead.
+ANSWERED = 1.0
+RAISED = -(2**62)
 
 
 class Looks(NamedTuple):
@@ -29,7 +33,7 @@ class Looks(NamedTuple):
 
 @kernel
 def new_looks(replicas):
-    """Return room for views of so many replicas."""
+    """Return room for the views of a cell."""
     return Looks(
         np.zeros(replicas, np.bool_),
         np.zeros(replicas, np.bool_),
@@ -43,41 +47,16 @@ def new_looks(replicas):
     )
 
 
-@kernel
-def view_of(
-    i, now, number, seed, up, wait, owner, looks, rules, outages, clock, state, index, span, link, first, piece, tokens,
-    blocks,
-):  # fmt: skip
-    """Return the view for request i; ``looks.prefix`` and ``looks.adapter`` are filled."""
-    replicas = up.size
-    for r in range(replicas):
-        looks.speed[r] = speed_at(first, piece, r, now - outages.delay)
-        serving = tokens[link[REQUEST, index[HEAD, r]]] if index[COUNT, r] > 0 else 0
-        looks.kv[r] = serving / rules.kv_capacity
-        looks.utilisation[r] = busy_share(r, clock[r], rules.window, state, index, span, link)
-        looks.blocks[r] = looks.prefix[r]
-    if blocks is not None:
-        stream = blocks.stream
-        low = stream.offsets[i]
-        matches(blocks.caches.holders, stream.chain, low, stream.offsets[i + 1], looks.blocks)
-        for r in range(replicas):
-            looks.prefix[r] = looks.blocks[r] > 0
-            looks.tokens[r] = tokens_of(looks.blocks[r], low, stream.chain, stream.reach, stream.prompt[i])
-    for u in range(UNIFORMS):
-        looks.uniform[u] = uniform(seed, ROUTING, UNIFORMS * number + u)
-    return View(
-        now, wait, looks.prefix, owner, looks.speed, looks.served, looks.uniform, index[COUNT], index[HELD], looks.kv,
-        looks.utilisation, up, looks.adapter, looks.blocks, looks.tokens,
-    )  # fmt: skip
+@intrinsic
+def lent(_typing: Any, array: Any) -> Any:
+    """Return an array whose references nobody counts, for a view that ends before the array does.
 
+    Counting those of a whole view costs more than most rules do.
+    """
 
-@kernel
-def asked_of(i, traffic, output, blocks):
-    """Return request i as a rule sees it."""
-    length = 0
-    if blocks is not None:
-        length = blocks.stream.offsets[i + 1] - blocks.stream.offsets[i]
-    return Request(
-        i, traffic.arrival[i], traffic.service[i], traffic.prefix[i], traffic.session[i], traffic.prompt[i], output,
-        traffic.adapter[i], length,
-    )  # fmt: skip
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found = make_array(signature.args[0])(context, builder, arguments[0])
+        found.meminfo = cgutils.get_null_value(found.meminfo.type)
+        return found._getvalue()
+
+    return array(array), generate

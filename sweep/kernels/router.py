@@ -13,7 +13,7 @@ import numpy as np
 
 from sweep.kernels.beliefs import fill_holders, hold, newest_report, put_back_unseen
 from sweep.kernels.block_cache import clear, count_copies, touch
-from sweep.kernels.block_match import holds, match_of, tokens_of
+from sweep.kernels.block_match import holds, match_of, matches, tokens_of
 from sweep.kernels.block_view import (
     believed_longest,
     clear_views,
@@ -59,17 +59,22 @@ from sweep.kernels.failures import (
     settle,
 )
 from sweep.kernels.jit import kernel
-from sweep.kernels.own_view import asked_of, new_looks, view_of
-from sweep.kernels.random import uniform
+from sweep.kernels.own_view import ANSWERED, RAISED, lent, new_looks
+from sweep.kernels.random import ROUTING, uniform
 from sweep.kernels.replicas import (
     AVAILABLE,
+    COUNT,
     FAILURES,
+    HEAD,
+    HELD,
     NEXT_FINISH,
     OPEN_UNTIL,
+    REQUEST,
     SPEED,
     TRIAL_UNTIL,
     advance,
     append,
+    busy_share,
     drain_time,
     fill_loads,
     measured_speed,
@@ -79,6 +84,7 @@ from sweep.kernels.replicas import (
     speed_at,
 )
 from sweep.kernels.rules import Choice, at_random, first_on_ring, inversely, least, of_some, smooth, walk_ring
+from sweep.rules_api import UNIFORMS, Request, View
 
 
 @kernel
@@ -87,7 +93,8 @@ def run_router(
 ):  # fmt: skip
     """Route and serve every request of one cell; record in lane 0 what happened.
 
-    Numba compiles it anew for `blocks` and `own_rule` that are None or not, and leaves out the other branches.
+    Numba compiles it anew for `blocks` and `own_rule` that are None or not, and leaves out the other branches; it does
+    so for a bare test of an argument, without ``and``.
 
     Parameters
     ----------
@@ -359,9 +366,10 @@ def run_router(
             if blocks is not None:
                 depth = 0
             if own_rule is not None:
-                for r in range(replicas):
-                    until = state[AVAILABLE, r]
-                    wait[r] = drain_time(first, piece, r, clock[r], until) if until > clock[r] else 0.0
+                if not arrives:
+                    for r in range(replicas):
+                        until = state[AVAILABLE, r]
+                        wait[r] = drain_time(first, piece, r, clock[r], until) if until > clock[r] else 0.0
                 if blocks is None:
                     fill_holders(
                         prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, looks.prefix
@@ -369,12 +377,35 @@ def run_router(
                 fill_holders(
                     adapter[i], k, now, loaded_at, sent_adapter, reported_at, stale, corrected, outages, looks.adapter
                 )
-                view = view_of(
-                    i, now, number, seed, up, wait, owner, looks, rules, outages, clock, state, index, span, link,
-                    first, piece, tokens, blocks,
+                chain_length = 0
+                for r in range(replicas):
+                    if eventful or i == 0:
+                        looks.speed[r] = speed_at(first, piece, r, now - outages.delay)
+                    serving = tokens[link[REQUEST, index[HEAD, r]]] if index[COUNT, r] > 0 else 0
+                    looks.kv[r] = serving / rules.kv_capacity
+                    looks.utilisation[r] = busy_share(r, clock[r], rules.window, state, index, span, link)
+                    looks.blocks[r] = looks.prefix[r]
+                if blocks is not None:
+                    chain_length = offsets[i + 1] - offsets[i]
+                    matches(holders, chain, offsets[i], offsets[i + 1], looks.blocks)
+                    for r in range(replicas):
+                        looks.prefix[r] = looks.blocks[r] > 0
+                        looks.tokens[r] = tokens_of(looks.blocks[r], offsets[i], chain, blocks.stream.reach, prompt[i])
+                for u in range(UNIFORMS):
+                    looks.uniform[u] = uniform(seed, ROUTING, UNIFORMS * number + u)
+                view = View(
+                    now, lent(wait), lent(looks.prefix), owner, lent(looks.speed), lent(looks.served),
+                    lent(looks.uniform), lent(index[COUNT]), lent(index[HELD]), lent(looks.kv),
+                    lent(looks.utilisation), lent(up), lent(looks.adapter), lent(looks.blocks), lent(looks.tokens),
                 )  # fmt: skip
-                asked = asked_of(i, traffic, tokens[i] - prompt[i], blocks)
+                asked = Request(
+                    i, arrival[i], service[i], prefix[i], session[i], prompt[i], tokens[i] - prompt[i], adapter[i],
+                    chain_length,
+                )  # fmt: skip
+                parameters[-1] = 0.0
                 chosen = own_rule(view, asked, parameters)
+                if parameters[-1] != ANSWERED:
+                    return i, RAISED
                 if chosen < 0 or chosen >= replicas or not up[chosen]:
                     return i, chosen
                 looks.served[chosen] += 1
@@ -556,7 +587,7 @@ def run_router(
                 took = service_time(first, piece, r, begin + transfer, amount)
             if transfer > 0.0:
                 took = transfer + took
-            if blocks is not None:
+            if blocks is not None:  # noqa: SIM102
                 if not dead:
                     prefilled = begin + took
                     if blocks.late and costs.by_tokens:
@@ -577,7 +608,7 @@ def run_router(
             if corrected:
                 known_speed = speed_at(first, piece, r, now - outages.delay)
                 own[k, r] += own_load(service[i] * error[i], tokens[i], rules, known_speed)
-            if blocks is None:
+            if blocks is None:  # noqa: SIM102
                 if prefix[i] >= 0 and not dead:
                     hold(prefix[i], r, k, now, hit, cached_at, sent_prefix, corrected)
             if adapter[i] >= 0 and not dead:

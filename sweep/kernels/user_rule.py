@@ -12,10 +12,8 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from numpy.typing import NDArray
 
 from sweep.kernels.jit import function_pointer, kernel_in_memory
+from sweep.kernels.own_view import ANSWERED
 from sweep.rules_api import Request, View, parameters_type
-
-#: What a rule that raises returns.
-RAISED = -(2**62)
 
 _FLAGS, _COUNTS, _NUMBERS = (types.Array(kind, 1, "C") for kind in (types.boolean, types.int64, types.float64))
 _TYPES: dict[Any, Any] = {
@@ -36,16 +34,17 @@ _SIGNATURE = types.int64(_type_of(View), _type_of(Request), _NUMBERS)
 
 @cache
 def compiled(rule: Callable[..., int], names: tuple[str, ...]) -> Any:
-    """Return `rule` as a function of a view, a request and the values of slack and its parameters."""
+    """Return `rule` as a function of a view, a request and what it is given: slack, its parameters, and a last place.
+
+    There it leaves `ANSWERED`: an exception does not find its way out of a pointer, so that nothing else tells of it.
+    """
     route = kernel_in_memory(rule)
     parameters = parameters_type(names)
     count = 1 + len(names)
 
     def choose(view, request, values):
-        # An exception does not find its way out of a pointer.
-        try:
-            return np.int64(route(view, request, parameters(*to_fixed_tuple(values, count))))
-        except Exception:
-            return np.int64(RAISED)
+        chosen = np.int64(route(view, request, parameters(*to_fixed_tuple(values, count))))
+        values[count] = ANSWERED
+        return chosen
 
     return function_pointer(_SIGNATURE, choose)

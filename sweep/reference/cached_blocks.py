@@ -113,7 +113,7 @@ class CachedBlocks:
         """Return the prompt tokens of blocks `before` to `after`: where their sizes are unknown, so large a share."""
         if self._reach(i, after) > 0:
             return float(self.tokens(i, after) - self.tokens(i, before))
-        return self.requests[i].get("prompt_tokens", 0) * ((after - before) / len(self.chains[i]))
+        return float(self.requests[i].get("prompt_tokens", 0) * ((after - before) / len(self.chains[i])))
 
     def work(self, i: int, matched: int, speedup: float) -> tuple[float, float]:
         """Return the work of request i [ms at speed 1], all of it and until its prefill ends."""

@@ -199,9 +199,10 @@ class Simulation:
                     for job in list(server.jobs)[1:]:
                         self.routers[job.router].own[r] += self._unseen(job, server.speed_at(newest - self.delay))
         self.clocks = [server.look(now, self._finished) for server in self.servers]
-        for r in range(len(self.servers) if self.blocks else 0):
-            self.blocks.to(r, now)
-            self.blocks.notice(r, now, self.reported_at[r])
+        if self.blocks:
+            for r in range(len(self.servers)):
+                self.blocks.to(r, now)
+                self.blocks.notice(r, now, self.reported_at[r])
 
     def _finished(self, job: Job, r: int) -> None:
         router = self.routers[job.router]
@@ -239,6 +240,7 @@ class Simulation:
         return load + self._unseen(job, speed)
 
     def believed(self, router: Router, now: float) -> list[float]:
+        """Return the load of every replica as a router believes it."""
         if self.period:
             loads = [report + own for report, own in zip(self.reported, router.own, strict=True)]
         else:
@@ -414,9 +416,9 @@ class Simulation:
             router.own[r] += self._own(job, server.speed_at(now - self.delay))
         if self.blocks and not dead:
             self.blocks.store(i, r, router.number, begin + prefilled)
-        keys = [(("adapter", adapter), warm)] if self.blocks else [(("prefix", prefix), hit), (("adapter", adapter), warm)]
-        for key, held in keys:
-            if key[1] is not None and not dead:
+        for key, held in ((("prefix", prefix), hit), (("adapter", adapter), warm)):
+            # Of chains of blocks the caches themselves keep count.
+            if key[1] is not None and not dead and not (self.blocks and key[0] == "prefix"):
                 if not held:
                     server.cached[key] = now
                     server.senders[key] = set()
@@ -424,8 +426,17 @@ class Simulation:
         if session is not None:
             router.owners[session] = r
         (self.outcome.migrated.add if copied else self.outcome.migrated.discard)(i)
+        of_blocks: Record = {}
+        if self.blocks:
+            of_blocks = {
+                "matched_blocks": matched,
+                "matched_tokens": self.blocks.tokens(i, matched),
+                "evictions": self.blocks.evictions[i],
+                "seen_tokens": self.blocks.tokens(i, self.blocks.seen[i]),
+            }
         self.rows[i] = {
             **request,
+            **of_blocks,
             "replica_id": r,
             "route_reason": reason,
             "cache_hit": hit or copied,
@@ -434,13 +445,6 @@ class Simulation:
             "queue_wait_ms": begin - float(request["arrival_ms"]),
             "effective_service_ms": took,
         }
-        if self.blocks:
-            self.rows[i] |= {
-                "matched_blocks": matched,
-                "matched_tokens": self.blocks.tokens(i, matched),
-                "evictions": self.blocks.evictions[i],
-                "seen_tokens": self.blocks.tokens(i, self.blocks.seen[i]),
-            }
         if self.events is None:
             return
         down = server.down_at(now)

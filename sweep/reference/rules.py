@@ -67,8 +67,7 @@ def choose(run: Simulation, i: int, now: float, router: Router, up: list[int]) -
     if name == "shortest_expected_delay":
         guess = float(request["service_ms"]) * run.errors[i]
         delays = [
-            load + guess / server.speed_at(now - run.delay)
-            for load, server in zip(loads, run.servers, strict=True)
+            load + guess / server.speed_at(now - run.delay) for load, server in zip(loads, run.servers, strict=True)
         ]
         return least(delays, up), name
     if name in ("consistent_hash", "bounded_hash"):
@@ -138,9 +137,7 @@ def _smooth(run: Simulation, now: float, router: Router, up: Sequence[int]) -> i
     return best
 
 
-def _on_ring(
-    run: Simulation, kind: str, key: Any, loads: Sequence[float], up: Sequence[int]
-) -> tuple[int, str]:
+def _on_ring(run: Simulation, kind: str, key: Any, loads: Sequence[float], up: Sequence[int]) -> tuple[int, str]:
     place = uniform(run.seed, KEYS, 2 * run.keys[kind][key] + (kind == "prefix"))
     at = bisect.bisect_left(run.ring, (place, -1)) % len(run.ring)
     clockwise = [r for _, r in run.ring[at:] + run.ring[:at]]
