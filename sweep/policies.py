@@ -133,8 +133,9 @@ def register(
     Returns
     -------
     A decorator that returns the function unchanged. The function takes ``(view, request, parameters)``, see
-    `sweep.rules_api`, and returns the index of a replica. It is compiled by Numba in a sweep (once per process)
-    and run as plain Python by `sweep.reference`.
+    `sweep.rules_api`, and returns the index of a replica that is up (``view.up``; on a fleet without events all are).
+    It is compiled by Numba in a sweep (once per process) and run as plain Python by `sweep.reference`. It works on
+    fleets with events, where a request that is sent again is decided anew, with adapters and with caches of blocks.
 
     Raises
     ------
@@ -150,6 +151,25 @@ def register(
     ...     return view.served.argmin()
     >>> sweep.Policy("least_served").label
     'least_served'
+
+    Where a replica may fail and caches hold blocks, the longest match that is up, and the shorter wait of equals:
+
+    >>> @sweep.register("longest_match")
+    ... def longest_match(view, request, parameters):
+    ...     best = -1
+    ...     for r in range(view.up.size):
+    ...         if view.up[r]:
+    ...             more = best < 0 or view.matched_blocks[r] > view.matched_blocks[best]
+    ...             same = best >= 0 and view.matched_blocks[r] == view.matched_blocks[best]
+    ...             if more or (same and view.wait_ms[r] < view.wait_ms[best]):
+    ...                 best = r
+    ...     return best
+    >>> work = sweep.Requests.from_records(
+    ...     {"arrival_ms": 100.0 * i, "service_ms": 10.0, "blocks": ["system", "user"[: 3 + i % 2]]} for i in range(8)
+    ... )
+    >>> fleet = sweep.Fleet.fixed([1.0, 1.0]).with_events([sweep.Down(0, 250.0, 450.0)], heartbeat_ms=10, misses=1)
+    >>> sweep.simulate(work, fleet, policy="longest_match", cache_blocks=100).replica_id.values.tolist()
+    [0, 0, 0, 1, 1, 1, 1, 1]
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise InputError(f"A policy's name must be a plain identifier such as 'my_rule', got {name!r}.")

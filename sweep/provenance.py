@@ -23,6 +23,7 @@ DECIDING = (
     "events.py",
     "router_rules.py",
     "routing.py",
+    "rules_api.py",
     "shaping.py",
     "streams.py",
     "token_cells.py",

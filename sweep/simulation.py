@@ -125,9 +125,8 @@ def _timeline(
     ms = {"units": "ms"}
     failed: dict[str, Any] = {}
     if events is not None and fates is not None:
-        start, effective, replica, reason = (
-            np.where(fates.lost, *pair) for pair in ((np.nan, start), (np.nan, effective), (-1, replica), (0, reason))
-        )
+        start, effective = (np.where(fates.lost, np.nan, times) for times in (start, effective))
+        replica, reason = np.where(fates.lost, -1, replica), np.where(fates.lost, 0, reason)
         hit = hit & ~fates.lost
         failed = {"lost": ("request", fates.lost), "attempts": ("request", fates.attempts + 1)}
     return failed | {

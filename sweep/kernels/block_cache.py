@@ -103,7 +103,7 @@ _FIRST, _LAST = range(2)
 
 
 @kernel
-def _touch_lru(mark, born, holders, r, word, bit, follow, cursor, at, count, i, chain, offsets, capacity, late, news):
+def touch_lru(mark, born, holders, r, word, bit, follow, cursor, at, count, i, chain, offsets, capacity, late, news):
     """Touch or insert the blocks of request i on one replica, front to back.
 
     Returns the evictions, the residents and where the cursor stands now.
@@ -177,7 +177,7 @@ def _append(slots, ends, s, count):
 
 
 @kernel
-def _touch_lfu(mark, born, holders, r, word, bit, slots, ends, least, count, i, chain, offsets, capacity, late, news):
+def touch_lfu(mark, born, holders, r, word, bit, slots, ends, least, count, i, chain, offsets, capacity, late, news):
     """Touch or insert the blocks of request i on one replica, front to back.
 
     Returns the evictions, the residents and the smallest count.
@@ -223,7 +223,8 @@ def _touch_lfu(mark, born, holders, r, word, bit, slots, ends, least, count, i, 
 
 
 @kernel
-def _touch_unbounded(holders, word, bit, count, i, chain, offsets):
+def touch_unbounded(holders, word, bit, count, i, chain, offsets):
+    """Insert the blocks of request i on one replica; return the residents."""
     for p in range(offsets[i], offsets[i + 1]):
         b = chain[p]
         if b < 0:
@@ -266,10 +267,10 @@ def touch(i, r, kind, capacity, late, prefilled, chain, offsets, caches, news):
     word = r >> 6
     bit = np.int64(1) << (r & 63)
     if kind == UNBOUNDED:
-        caches.residents[r] = _touch_unbounded(caches.holders, word, bit, caches.residents[r], i, chain, offsets)
+        caches.residents[r] = touch_unbounded(caches.holders, word, bit, caches.residents[r], i, chain, offsets)
     elif capacity > 0:
         if kind == LRU:
-            evicted, count, cursor, at = _touch_lru(
+            evicted, count, cursor, at = touch_lru(
                 caches.mark[r], caches.born[r], caches.holders, r, word, bit, caches.follow, caches.cursor[r],
                 caches.at[r], caches.residents[r], i, chain, offsets, capacity, late, news,
             )  # fmt: skip
@@ -277,7 +278,7 @@ def touch(i, r, kind, capacity, late, prefilled, chain, offsets, caches, news):
             caches.cursor[r] = cursor
             caches.at[r] = at
         else:
-            evicted, count, least_often = _touch_lfu(
+            evicted, count, least_often = touch_lfu(
                 caches.mark[r], caches.born[r], caches.holders, r, word, bit, caches.slot[r], caches.ends[r],
                 caches.least[r], caches.residents[r], i, chain, offsets, capacity, late, news,
             )  # fmt: skip

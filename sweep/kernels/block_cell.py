@@ -9,14 +9,18 @@ import numpy as np
 from sweep.kernels.block_cache import (
     BLOCKS,
     EVICTIONS,
+    LRU,
     MATCHED,
     MATCHED_TOKENS,
     PROMPT,
     RECOMPUTED,
+    UNBOUNDED,
     clear,
     count_copies,
     reveal,
-    touch,
+    touch_lfu,
+    touch_lru,
+    touch_unbounded,
 )
 from sweep.kernels.block_match import holds, longest, match_of, tokens_of
 from sweep.kernels.jit import kernel
@@ -137,7 +141,44 @@ def run_block_cell(
             prefilled = begin + took
         available[chosen] = begin + took
 
-        evicted = touch(i, chosen, kind, capacity, late, prefilled, chain, offsets, caches, None)
+        # As `touch` does, which Numba would hand all arrays of the caches, counting their references.
+        caches.follow[i] = -1
+        if caches.last[chosen] >= 0:
+            caches.follow[caches.last[chosen]] = i
+        else:
+            caches.cursor[chosen] = i
+            caches.at[chosen] = low
+        caches.last[chosen] = i
+        if late:
+            caches.visible[i] = prefilled
+            if caches.hidden[chosen] < 0:
+                caches.hidden[chosen] = i
+        evicted = 0
+        word = chosen >> 6
+        bit = np.int64(1) << (chosen & 63)
+        if kind == UNBOUNDED:
+            caches.residents[chosen] = touch_unbounded(
+                caches.holders, word, bit, caches.residents[chosen], i, chain, offsets
+            )
+        elif capacity > 0:
+            if kind == LRU:
+                evicted, count, cursor, at = touch_lru(
+                    caches.mark[chosen], caches.born[chosen], caches.holders, chosen, word, bit, caches.follow,
+                    caches.cursor[chosen], caches.at[chosen],
+                    caches.residents[chosen], i, chain, offsets, capacity, late, None,
+                )  # fmt: skip
+                caches.residents[chosen] = count
+                caches.cursor[chosen] = cursor
+                caches.at[chosen] = at
+            else:
+                evicted, count, least_often = touch_lfu(
+                    caches.mark[chosen], caches.born[chosen], caches.holders, chosen, word, bit, caches.slot[chosen],
+                    caches.ends[chosen], caches.least[chosen], caches.residents[chosen],
+                    i, chain, offsets, capacity, late, None,
+                )  # fmt: skip
+                caches.residents[chosen] = count
+                caches.least[chosen] = least_often
+
         if i >= warmup:
             if replicas > 1:
                 mean = total / replicas

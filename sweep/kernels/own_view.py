@@ -47,8 +47,7 @@ def new_looks(replicas):
     )
 
 
-@intrinsic
-def lent(_typing: Any, array: Any) -> Any:
+def _lent(_typing: Any, array: Any) -> Any:
     """Return an array whose references nobody counts, for a view that ends before the array does.
 
     Counting those of a whole view costs more than most rules do.
@@ -60,3 +59,6 @@ def lent(_typing: Any, array: Any) -> Any:
         return found._getvalue()
 
     return array(array), generate
+
+
+lent: Any = intrinsic(_lent)

@@ -8,12 +8,15 @@ from typing import Any, get_type_hints
 
 import numpy as np
 from numba import types
-from numba.np.unsafe.ndarray import to_fixed_tuple
+from numba.np.unsafe import ndarray
 from numpy.typing import NDArray
 
 from sweep.kernels.jit import function_pointer, kernel_in_memory
 from sweep.kernels.own_view import ANSWERED
 from sweep.rules_api import Request, View, parameters_type
+
+# As a type checker does not see it: called with the value and its length.
+_fixed_tuple: Any = ndarray.to_fixed_tuple
 
 _FLAGS, _COUNTS, _NUMBERS = (types.Array(kind, 1, "C") for kind in (types.boolean, types.int64, types.float64))
 _TYPES: dict[Any, Any] = {
@@ -43,7 +46,7 @@ def compiled(rule: Callable[..., int], names: tuple[str, ...]) -> Any:
     count = 1 + len(names)
 
     def choose(view, request, values):
-        chosen = np.int64(route(view, request, parameters(*to_fixed_tuple(values, count))))
+        chosen = np.int64(route(view, request, parameters(*_fixed_tuple(values, count))))
         values[count] = ANSWERED
         return chosen
 
