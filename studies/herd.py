@@ -96,7 +96,10 @@ def main(
             said,
             parts,
             facts_of(sweep.run(traffics["Poisson arrivals"], fleet, policy="random", seed=1))
-            | {"Sample": f"n = {count:,} seeds of {requests:,} requests", "Policies": "; ".join(rule.format("T") for rule in RULES.values())},
+            | {
+                "Sample": f"n = {count:,} seeds of {requests:,} requests",
+                "Policies": "; ".join(rule.format("T") for rule in RULES.values()),
+            },
         )
     print(f"\nWrote {output}: report.html and its pictures.")
 
