@@ -26,7 +26,7 @@ from sweep.policies import Policy
 from sweep.report import Picture, Section, facts_of, replacing, write_report
 from sweep.traces import report, statistics
 
-POLICIES = ("round_robin", "queue_aware", "locality_aware")
+POLICIES = ("round_robin", "queue_aware", "sticky_session", "bounded_hash", "locality_aware")
 #: The policy that balances and stays close to nothing: what locality buys is measured against it.
 OTHER = "queue_aware"
 WAIT, VARIANCE, REUSE = "p99_queue_wait_ms", "load_variance", "token_hit_rate"
