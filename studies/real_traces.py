@@ -61,8 +61,10 @@ TRACES = (
         "mooncake/conversation_trace.jsonl",
         0.8,
         "github.com/kvcache-ai/Mooncake, FAST25-release/traces/conversation_trace.jsonl, Apache-2.0",
-        "The trace's clock ticks every three seconds; requests of a tick are spread over it at random, and what the "
-        "order within a tick was is not known.",
+        "There are no sessions, and all prompts begin with the same block: sticky_session only balances here, and "
+        "bounded_hash, which goes by the first block, sends all one way round its ring. The trace's clock ticks every "
+        "three seconds; requests of a tick are spread over it at random, and what the order within a tick was is not "
+        "known.",
         ticks="spread",
     ),
     Trace(
