@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import sweep
-from sweep import engines
-from sweep.kernels import router, statistics
+from sweep import engines, routing
+from sweep.kernels import beliefs, statistics
 
 POLICIES = (
     "queue_aware",
@@ -43,11 +43,14 @@ def test_ratio__router_engine_against_one_lane(benchmark, report, measuring, rep
     calls = []
     for label in POLICIES:
         policy = sweep.Policy.parse(label)
-        run = engines._runner_of(policy, None, work)
-        stream = engines.Stream.of(work, in_full=run is not engines._built_in_lanes)
+        stream = engines.Stream.of(work)
+        traffic, ring = engines.traffic_of(stream), routing.ring_of(policy, replicas, 0)
 
-        def call(run=run, stream=stream, policy=policy):
-            run(stream, policy, speed, np.array([5.0]), 0, settings, record, None)
+        def call(stream=stream, traffic=traffic, ring=ring, policy=policy):
+            if routing.needs_router(policy, None, work):
+                routing.run_cell(traffic, policy, speed[0], 5.0, 0, settings, record, ring, None)
+            else:
+                engines._run_lanes(stream, policy, speed, np.array([5.0]), settings, record)
 
         calls.append(call)
         call()
@@ -62,5 +65,5 @@ def test_ratio__router_engine_against_one_lane(benchmark, report, measuring, rep
     for label, took in zip(POLICIES, best, strict=True):
         report(f"  {label:62s} {took / requests * 1e9:7.0f} ns  {took / max(best[0], 1e-12):5.2f}")
     before = time.thread_time()
-    router.work_errors(np.uint64(0), requests, 0.5)
+    beliefs.work_errors(np.uint64(0), requests, 0.5)
     report(f"  {'drawing the errors about work':62s} {(time.thread_time() - before) / requests * 1e9:7.0f} ns")
