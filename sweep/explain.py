@@ -54,9 +54,6 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
     for i in range(min(limit, ds.sizes["request"])):
         waits = np.maximum(0.0, available - arrival[i])
         prefix, session, replica = int(requests.prefix[i]), int(requests.session[i]), int(chosen[i])
-        if replica < 0:
-            sentences.append("lost: it never finished")
-            continue
         held = sorted(holders.get(prefix, ())) if prefix >= 0 else []
         if "caches" in ds.attrs:
             held = [replica] if reason[i] == "prefix_locality" else []

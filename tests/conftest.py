@@ -19,6 +19,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A script that needs torch, run by tests of the torch runner.
+collect_ignore = ["fake_cuda.py"]
+
 _LINES: list[str] = []
 
 

@@ -61,5 +61,5 @@ def test_events__a_request_that_was_lost_is_said_to_be() -> None:
     requests = sweep.Requests.from_arrays([0.0, 1.0, 50.0], [10.0, 10.0, 10.0])
     fleet = sweep.Fleet.fixed([1.0]).with_events([sweep.Down(0, 0.5, 20.0)], retries=0, heartbeat_ms=1.0)
     ds = sweep.simulate(requests, fleet, policy="queue_aware")
-    assert explain_requests(ds, requests, 5.0, 3) == ["lost: it never finished"] * 2 + ["shortest wait 0.00"]
+    assert explain_requests(ds, requests, 5.0, 3) == ["lost, sent once"] * 2 + ["sent once"]
     assert np.isnan(ds.effective_service_ms.values[:2]).all()
