@@ -11,7 +11,7 @@ import numpy as np
 
 from sweep.kernels.codes import WORK_ERRORS
 from sweep.kernels.failures import cold_since
-from sweep.kernels.jit import kernel
+from sweep.kernels.jit import inlined, kernel
 from sweep.kernels.random import uniform
 from sweep.kernels.replicas import FOLLOWING, HEAD, REQUEST, ROUTER, own_unseen_load
 
@@ -66,7 +66,7 @@ def put_back_unseen(r, own, rules, known_speed, index, link, tokens, service, er
         e = link[FOLLOWING, e]
 
 
-@kernel
+@inlined
 def fill_holders(key, k, now, cached_at, sent_by, reported_at, stale, corrected, outages, known):
     """Fill which replicas a router believes to hold a key: by report, or because it sent the key there itself."""
     for r in range(known.size):
@@ -78,7 +78,7 @@ def fill_holders(key, k, now, cached_at, sent_by, reported_at, stale, corrected,
             known[r] = corrected and (sent_by[key, r] >> k) & 1
 
 
-@kernel
+@inlined
 def hold(key, r, k, now, held, cached_at, sent_by, tracked):
     """Let a replica hold a key from now on, or go on holding it."""
     if not held:

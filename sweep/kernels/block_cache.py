@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweep.kernels.jit import kernel
+from sweep.kernels.jit import inlined, kernel
 
 UNBOUNDED, LRU, LFU = range(3)
 
@@ -235,7 +235,7 @@ def touch_unbounded(holders, word, bit, count, i, chain, offsets):
     return count
 
 
-@kernel
+@inlined
 def reveal(t, r, hidden, visible, follow, mark, born, holders, chain, offsets):
     """Make the blocks of replica r visible whose prefill has ended by t; return its first request that has not."""
     i = hidden

@@ -26,7 +26,7 @@ from sweep.kernels.block_cache import (
     reveal,
 )
 from sweep.kernels.block_match import Chained, Costs, longest, longest_believed
-from sweep.kernels.jit import kernel
+from sweep.kernels.jit import inlined, kernel
 
 
 class Views(NamedTuple):
@@ -106,7 +106,7 @@ def empty_lost(r, t, outages, emptied, caches, news):
         emptied[r] += 1
 
 
-@kernel
+@inlined
 def reveal_noting(t, r, chain, offsets, caches, news):
     """Make the blocks of a replica visible whose prefill has ended by `t`."""
     i = caches.hidden[r]
@@ -118,7 +118,7 @@ def reveal_noting(t, r, chain, offsets, caches, news):
         i = caches.follow[i]
 
 
-@kernel
+@inlined
 def note_all(i, r, chain, offsets, news):
     """Note that the blocks of a request may have changed on a replica."""
     if news.dirty.shape[0] > 0:
@@ -130,7 +130,7 @@ def note_all(i, r, chain, offsets, news):
 # --- What routers believe ---------------------------------------------------------------------------------------------
 
 
-@kernel
+@inlined
 def report(r, until_seen, router, chain, offsets, caches, views):
     """Tell the routers what a replica holds; ``router[i]`` sent a request.
 
@@ -153,7 +153,7 @@ def report(r, until_seen, router, chain, offsets, caches, views):
             i = caches.follow[i]
 
 
-@kernel
+@inlined
 def note_sent(i, r, k, chain, offsets, views):
     """Let a router count on the blocks of a request that it sent to a replica."""
     for p in range(offsets[i], offsets[i + 1]):

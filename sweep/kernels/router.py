@@ -137,6 +137,8 @@ def run_router(
         counting = True
         looks = new_looks(replicas)
     reads_load = rule != ROUND_ROBIN and rule != RANDOM and rule != WEIGHTED_ROUND_ROBIN
+    if own_rule is not None:
+        reads_load = False
 
     state, index, span, link, seen = new_queues(replicas, n * (outages.retries + 1), routers)
     later = new_later(n if eventful else 0)
@@ -374,9 +376,11 @@ def run_router(
                     fill_holders(
                         prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, looks.prefix
                     )
-                fill_holders(
-                    adapter[i], k, now, loaded_at, sent_adapter, reported_at, stale, corrected, outages, looks.adapter
-                )
+                if adapters > 0:
+                    fill_holders(
+                        adapter[i], k, now, loaded_at, sent_adapter, reported_at, stale, corrected, outages,
+                        looks.adapter,
+                    )  # fmt: skip
                 chain_length = 0
                 for r in range(replicas):
                     if eventful or i == 0:
