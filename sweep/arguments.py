@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 from click.core import ParameterSource
 
 from sweep.console import label_text
 from sweep.errors import InputError
 from sweep.event_arguments import EVENTS, with_events
+from sweep.kernels.token_step import BATCH
 from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
 from sweep.trace_arguments import CACHES, READER, RESAMPLE, SHAPE, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
@@ -164,7 +167,7 @@ POLICY = Option(
     group=_POLICY,
     type=NAMES,
     text="Policies as `sweep policies` lists them, such as round_robin or least_load(in_service_weight=0.5).",
-    shown="all of the engine",
+    shown="round_robin, queue_aware, locality_aware; of token_step round_robin, least_load",
 )
 SLACK = Option(
     "--slack",
@@ -384,11 +387,16 @@ def make_workload(found: dict[str, Any], replicas: int) -> Workload:
     return make(**settings)
 
 
-def offered_load(workload: Workload, capacity: float) -> float:
+def offered_load(workload: Workload, capacity: float, engine: str = "timeline", step_ms: float = 1.0) -> float:
     """Return the work that a workload without lists brings per unit of `capacity`, the total speed.
 
-    It is what the rate and the mean service time say; of a recorded or scripted stream, what its requests say.
+    It is what the rate and the mean service time say; of a recorded or scripted stream, what its requests say. On
+    token steps it is tokens per token that can be served.
     """
+    if engine == "token_step":
+        requests = workload.realise(0)
+        steps = np.ptp(requests.arrival_ms) / step_ms if len(requests) else 0.0
+        return float(requests.tokens.sum()) / (BATCH * capacity * steps) if steps > 0.0 else math.nan
     parameters = workload.parameters
     if "utilisation" in parameters:
         return float(parameters["utilisation"] * parameters["replicas"] / capacity)

@@ -24,7 +24,7 @@ from sweep.blocks import Block, Counts, Layout, blocks, counts, empty, inner_sha
 from sweep.engines import Arrays
 from sweep.files import Files, files_at
 from sweep.grid import Grid
-from sweep.variables import Variable
+from sweep.variables import MIGRATIONS, Variable
 
 _RECORDS = "blocks"
 _INDEX = ".zmetadata"
@@ -220,11 +220,14 @@ def _chunks_of(
 ) -> Iterator[tuple[Variable, tuple[int, ...], tuple[slice, ...]]]:
     """Yield the chunks of a block of a policy: variable, index and range along the dimensions beside the cell's.
 
-    Of the reasons only the chunks that hold one of the policy's own are written: the others are empty for ever.
+    Of the reasons only the chunks that hold one of the policy's own are written: the others are empty for ever. So are
+    the migrations of a policy that makes none, which an extension by one that does brings into the store.
     """
     reasons = grid.policies[policy].reasons(grid.workload.has_adapters)
     own = {grid.reasons.index(reason) // layout.reason for reason in reasons}
     for variable in grid.variables.values():
+        if variable.name in MIGRATIONS and grid.policies[policy].name != "migrate":
+            continue
         if variable.dims == ("reason",):
             for chunk in sorted(own):
                 first, last = chunk * layout.reason, min((chunk + 1) * layout.reason, len(grid.reasons))

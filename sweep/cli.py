@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -264,7 +264,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
         settings["store"] = store
     if "dask" in found:
         _need("distributed")
-    _introduce(workload, fleet, settings["policy"], quiet)
+    _introduce(workload, fleet, settings, quiet)
     started = time.monotonic()
     before = done_blocks(store) if store is not None else 0
     with terminable(), _warnings_as_notes(), arguments.executor_of(found) as executor:
@@ -481,13 +481,14 @@ def _speeds_text(speeds: np.ndarray) -> str:
     return f"{len(speeds):,} replicas of speed {shown}"
 
 
-def _introduce(workload: Workload, fleet: Fleet, policies: Sequence[str], quiet: bool) -> None:
+def _introduce(workload: Workload, fleet: Fleet, settings: Mapping[str, Any], quiet: bool) -> None:
     """Say the offered load of a grid, and what makes its cells say little."""
     points = [point for _, point in workload.points()]
-    loads = [arguments.offered_load(point, float(speeds.sum())) for point in points for speeds in fleet.speeds]
+    steps = {name: settings[name] for name in ("engine", "step_ms") if name in settings}
+    loads = [arguments.offered_load(point, float(speeds.sum()), **steps) for point in points for speeds in fleet.speeds]
     if not quiet:
         _note(_load_text(loads))
-        sticky = [policy.label for policy in map(Policy.parse, policies) if policy.rule.reads_slack]
+        sticky = [policy.label for policy in map(Policy.parse, settings["policy"]) if policy.rule.reads_slack]
         if sticky and not any(arguments.has_locality(point) for point in points):
             _note(f"Note: no request has a session or a prefix, so {sticky[0]} has nothing to stay close to.")
     _warn_of_load(loads)

@@ -95,9 +95,9 @@ class Events:
             )
         return cls(
             tuple(checked),
-            number("heartbeat_ms", settings["heartbeat_ms"], at_least=0.0),
-            whole("misses", settings["misses"]),
-            _few("retries", settings["retries"]),
+            number("heartbeat_ms", settings["heartbeat_ms"], at_least=0.0, at_most=1e12),
+            _few("misses", settings["misses"], 10**6),
+            _few("retries", settings["retries"], 100),
             breaker,
             one_of("no_replica", settings["no_replica"], NO_REPLICA),
             number("window_ms", settings["window_ms"], above=0.0),
@@ -128,9 +128,9 @@ class Events:
             raise InputError(f"These are not stored events ({type(error).__name__}: {error}).") from error
 
 
-def _few(what: str, found: Any) -> int:
-    if whole(what, found) > 100:
-        raise InputError(f"{what} must be a whole number from 0 to 100, got {found!r}.")
+def _few(what: str, found: Any, most: int) -> int:
+    if whole(what, found) > most:
+        raise InputError(f"{what} must be a whole number from 0 to {most}, got {found!r:.80}.")
     return int(found)
 
 

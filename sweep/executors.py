@@ -284,7 +284,7 @@ def compute(
             raise _failure(failures, name, state()) from failures[0][1]
     except KeyboardInterrupt as error:
         interrupted = True
-        raise type(error)(f"stopped: {state()}") from None
+        raise type(error)(state()) from None
     finally:
         for future in running:
             future.cancel()

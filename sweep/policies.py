@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 from sweep.errors import InputError, distinct, number, unknown
@@ -177,8 +178,11 @@ def register(
         raise InputError(f"Policy {name!r} is built in; give your rule another name.")
     defaults = {}
     for key, default in (parameters or {}).items():
-        if not key.isidentifier() or key.startswith("_") or key == "slack":
-            raise InputError(f"Parameter {key!r} of policy {name!r} must be a plain identifier other than 'slack'.")
+        if not key.isidentifier() or iskeyword(key) or key.startswith("_") or key == "slack":
+            raise InputError(
+                f"Parameter {key!r} of policy {name!r} must be a plain identifier other than 'slack': no keyword, no "
+                "underscore in front."
+            )
         defaults[key] = Parameter(number(f"Default of parameter {key!r} of policy {name!r}", default))
 
     def add(function: RuleFunction) -> RuleFunction:

@@ -49,6 +49,11 @@ def timeline(ds: xr.Dataset) -> Figure:
     label = str(ds.attrs.get("policy", ""))
     if "load" in ds:
         return loads({label: ds})
+    lost = int(ds["lost"].sum()) if "lost" in ds else 0
+    if lost == ds.sizes["request"]:
+        raise InputError("Every request was lost, so there is no service to draw.")
+    if lost:
+        ds = ds.isel(request=~ds["lost"].values)
     replicas, reasons = (
         ds.sizes.get("replica", int(ds["replica_id"].max()) + 1),
         list(dict.fromkeys(ds["route_reason"].values)),
@@ -59,6 +64,7 @@ def timeline(ds: xr.Dataset) -> Figure:
     notes = [
         f"{requests:,} requests, one bar each from start to finish; colour: why it went there. Paler: its prefix was "
         f"cached on the replica ({hits:,} requests). One stream: it explains a policy and measures nothing."
+        + (f" Not drawn: {lost:,} that were lost." if lost else "")
     ]
     width, left, row = 11.0, 0.85, min(max(3.2 / replicas, 0.09), 0.42)
     below = caption_height(notes, width, 0.3) + 0.15

@@ -161,6 +161,10 @@ def _own_rule(policy: Policy, slack: float) -> tuple[Any, Array]:
         lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
         said = next(filter(None, lines), "no reason given")
         where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
+        if "setitem" in said or "readonly" in said:
+            said = "it writes into what it sees, which is read-only"
+        if "Function(int64)" in said or "Function(<class 'numpy.int64'>)" in said:
+            said, where = "what it returns is not a number on every path", ""
         raise InputError(f"The rule of policy {policy.name!r} cannot be compiled by Numba: {said}{where}.") from error
 
 
@@ -168,8 +172,8 @@ def _wrong_choice(policy: Policy, request: int, chosen: int, count: int) -> Inpu
     rule = f"The rule of policy {policy.name!r}"
     if chosen == own_view.RAISED:
         return InputError(
-            f"{rule} raised an error at request {request}; sweep.reference.simulate_replica_routing runs it as plain "
-            "Python and shows which."
+            f"{rule} raised an error at request {request}; sweep.reference.Simulation runs it as plain Python and "
+            "shows which."
         )
     if 0 <= chosen < count:
         return InputError(

@@ -21,7 +21,7 @@ KV_CAPACITY_TOKENS = 8192.0
 
 
 class View(NamedTuple):
-    """What the router knows when it decides about a request; arrays are read-only by agreement.
+    """What the router knows when it decides about a request; arrays are read-only.
 
     All of it is live, but nobody foresees an event: until a router learns that a replica is down, it sees the replica
     as it was. A request that is sent again is decided anew, at the time ``now_ms``.

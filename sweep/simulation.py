@@ -52,7 +52,7 @@ def simulate(
     policy, slack, engine, cache_hit_speedup, adapter_speedup, steps, step_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
-        Of the uniforms that a rule of your own may use.
+        Of all that is random in routing: rules, ties, errors of the work, which router, uniforms of your own rules.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def compare(
     slack, engine, cache_hit_speedup, adapter_speedup, warmup, slo_ms, cache_blocks, eviction, cache_visible
         As for `sweep.run`, one value each.
     seed
-        Of the uniforms that a rule of your own may use.
+        Of all that is random in routing: rules, ties, errors of the work, which router, uniforms of your own rules.
 
     Returns
     -------

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -58,7 +59,9 @@ def chosen_cells(ds: xr.Dataset, chosen: pd.DataFrame, objective: str) -> list[C
         estimates(_title(ds, objective), chosen[["mean", "lower", "upper"]].to_numpy(), _unit(ds, objective)),
     ]
     if "ratio" in chosen:
-        ratios = chosen[["ratio", "ratio_lower", "ratio_upper"]].to_numpy()
+        # A cell of the baseline has nothing to be compared with.
+        other = chosen[["policy"]].to_numpy() != BASELINE
+        ratios = np.where(other, chosen[["ratio", "ratio_lower", "ratio_upper"]].to_numpy(), np.nan)
         columns.append(estimates(f"ratio to {BASELINE}", ratios, no_effect=1.0))
     return columns
 

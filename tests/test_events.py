@@ -26,6 +26,8 @@ FLEET = sweep.Fleet.fixed([1.0, 1.0])
         ([], {"heartbeat_ms": -1.0}, "heartbeat_ms must be a finite number >= 0"),
         ([], {"misses": 1.5}, "misses must be a whole number"),
         ([], {"retries": 101}, "retries must be a whole number from 0 to 100"),
+        ([], {"misses": 10**400}, "misses must be a whole number from 0 to 1000000"),
+        ([], {"heartbeat_ms": 1e308}, "heartbeat_ms must be a finite number .*1e.12"),
         ([], {"breaker": 3}, "breaker must be None or a sweep.Breaker"),
         ([], {"breaker": sweep.Breaker(0, 5.0)}, "failures of the breaker"),
         ([], {"no_replica": "hope"}, "Unknown no_replica 'hope'"),

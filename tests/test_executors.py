@@ -202,7 +202,7 @@ def test_processes__ctrl_c_at_the_terminal_stops_them_quietly(tmp_path: Path) ->
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.strip().count("\n") == 0 and err.strip().startswith("Interrupted: stopped: ")
+    assert err.strip().count("\n") == 0 and err.strip().startswith("Interrupted: ")
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert workers and not alive
 

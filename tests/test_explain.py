@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sweep
+from sweep import plots
 from sweep.explain import explain_requests
 
 FLEET = sweep.Fleet.one_slow(3, 0.5)
@@ -63,3 +64,6 @@ def test_events__a_request_that_was_lost_is_said_to_be() -> None:
     ds = sweep.simulate(requests, fleet, policy="queue_aware")
     assert explain_requests(ds, requests, 5.0, 3) == ["lost, sent once"] * 2 + ["sent once"]
     assert np.isnan(ds.effective_service_ms.values[:2]).all()
+    assert "Not drawn: 2 that were lost." in " ".join(text.get_text() for text in plots.timeline(ds).texts)
+    with pytest.raises(sweep.InputError, match="Every request was lost"):
+        plots.timeline(ds.isel(request=slice(2)))

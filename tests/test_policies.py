@@ -60,6 +60,8 @@ def test_register__refuses_what_cannot_be_a_rule():
         sweep.register("my rule")
     with pytest.raises(InputError, match="'slack'"):
         sweep.register("mine", parameters={"slack": 1.0})
+    with pytest.raises(InputError, match="no keyword"):
+        sweep.register("mine", parameters={"class": 1.0})
     with pytest.raises(InputError, match="finite number"):
         sweep.register("mine", parameters={"bias": float("nan")})
     with pytest.raises(InputError, match="function of"):

@@ -265,6 +265,36 @@ def always_first(view, request, parameters):
     return 0
 
 
+def writing(view, request, parameters):
+    view.requests[0] += 1
+    return 0
+
+
+def halves(view, request, parameters):
+    return request.position / 2
+
+
+def nothing(view, request, parameters):
+    if request.position == 0:
+        return 0
+    return None
+
+
+def test_users_rule__what_it_sees_cannot_be_written_and_a_part_of_a_replica_is_none():
+    requests = sweep.Requests.from_arrays([0.0, 400.0], [1.0, 1.0])
+    with rules.registered(("writing", writing, {}), ("halves", halves, {}), ("nothing", nothing, {})):
+        for name, said in (
+            ("writing", "it writes into what it sees"),
+            ("halves", "sent request 1 to a replica that does not exist"),
+            ("nothing", "what it returns is not a number on every path"),
+        ):
+            with pytest.raises(sweep.InputError, match=said):
+                sweep.simulate(requests, [1.0, 1.0], policy=name)
+        for name, kind in (("writing", ValueError), ("halves", sweep.InputError)):
+            with pytest.raises(kind):
+                Simulation(requests.to_records(), [1.0, 1.0], sweep.Policy(name), 5.0, 0.3, 0).run()
+
+
 def raising(view, request, parameters):
     if request.position == 1:
         raise ValueError

@@ -301,6 +301,23 @@ def test_extend__all_axes_in_turn(store: Path, computed: Computed) -> None:
     assert_same_bits(run(store, **asked), fresh)
 
 
+def test_extend__by_a_policy_that_brings_a_variable(tmp_path: Path) -> None:
+    work = sweep.Workload.poisson(requests=40, utilisation=0.9, replicas=2, sessions=5, prefixes=5)
+    store = tmp_path / "out.zarr"
+
+    def grow(policies: list[str], seeds: int, **options: Any) -> xr.Dataset:
+        fleet = sweep.Fleet.fixed([1.0, 1.0])
+        return sweep.run(work, fleet, policy=policies, seed=seeds, store=store, block_seeds=10, **options)
+
+    grow(["round_robin"], 4)
+    grow(["round_robin", "migrate"], 4, extend=True)
+    assert stores.verify(store) == []
+    found = grow(["round_robin", "migrate"], 8, extend=True)
+    assert stores.verify(store) == []
+    assert found.migrations.sel(policy="round_robin").sum() == 0 < found.migrations.sel(policy="migrate").sum()
+    assert_same_bits(found, sweep.run(work, sweep.Fleet.fixed([1.0, 1.0]), policy=["round_robin", "migrate"], seed=8))
+
+
 def test_extend__what_is_added_alone_will_do(store: Path) -> None:
     whole = run(seed=13)
     assert_same_bits(run(store, extend=True, seed=[11, 12]), whole)

@@ -58,7 +58,8 @@ def _lent(_typing: Any, array: Any) -> Any:
         found.meminfo = cgutils.get_null_value(found.meminfo.type)
         return found._getvalue()
 
-    return array(array), generate
+    # A rule that could write would write into the engine's own state.
+    return array.copy(readonly=True)(array), generate
 
 
 lent: Any = intrinsic(_lent)

@@ -18,7 +18,9 @@ from sweep.rules_api import Request, View, parameters_type
 # As a type checker does not see it: called with the value and its length.
 _fixed_tuple: Any = ndarray.to_fixed_tuple
 
-_FLAGS, _COUNTS, _NUMBERS = (types.Array(kind, 1, "C") for kind in (types.boolean, types.int64, types.float64))
+_FLAGS, _COUNTS, _NUMBERS = (
+    types.Array(kind, 1, "C", readonly=True) for kind in (types.boolean, types.int64, types.float64)
+)
 _TYPES: dict[Any, Any] = {
     NDArray[np.bool_]: _FLAGS,
     NDArray[np.int64]: _COUNTS,
@@ -32,7 +34,7 @@ def _type_of(fields: type) -> Any:
     return types.NamedTuple(tuple(_TYPES[kind] for kind in get_type_hints(fields).values()), fields)
 
 
-_SIGNATURE = types.int64(_type_of(View), _type_of(Request), _NUMBERS)
+_SIGNATURE = types.int64(_type_of(View), _type_of(Request), types.Array(types.float64, 1, "C"))
 
 
 @cache
@@ -46,8 +48,10 @@ def compiled(rule: Callable[..., int], names: tuple[str, ...]) -> Any:
     count = 1 + len(names)
 
     def choose(view, request, values):
-        chosen = np.int64(route(view, request, parameters(*_fixed_tuple(values, count))))
+        found = route(view, request, parameters(*_fixed_tuple(values, count)))
+        chosen = np.int64(found)
         values[count] = ANSWERED
-        return chosen
+        # Half a replica is none.
+        return chosen if chosen == found else np.int64(-1)
 
     return function_pointer(_SIGNATURE, choose)

@@ -7,6 +7,7 @@ must give the same bits: sums run from left to right in order of arrival, or of 
 
 from sweep.reference.block_cache import BlockCache
 from sweep.reference.blocks import simulate_block_routing, summarize_blocks
+from sweep.reference.router import Simulation
 from sweep.reference.timeline import (
     STRATEGIES,
     compare_replica_strategies,
@@ -31,6 +32,7 @@ __all__ = [
     "LeastLoadLB",
     "Replica",
     "RoundRobinLB",
+    "Simulation",
     "compare_replica_strategies",
     "load_variance_of",
     "select_replica",

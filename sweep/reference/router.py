@@ -68,7 +68,34 @@ class Router:
 
 
 class Simulation:
-    """One stream under one policy."""
+    """One stream under one policy, with all that the router engine knows.
+
+    Parameters
+    ----------
+    requests
+        Records as `sweep.Requests.to_records` gives them.
+    speeds
+        One per replica.
+    policy
+        A policy of the engine ``timeline``, or a rule of one's own.
+    slack_ms, speedup, seed, adapter_speedup
+        As ``slack``, ``cache_hit_speedup``, ``seed`` and ``adapter_speedup`` of `sweep.simulate`.
+    events
+        What happens to the replicas: ``fleet.events``.
+    caching
+        Caches of blocks, for requests with chains of blocks.
+
+    Examples
+    --------
+    >>> import sweep
+    >>> from sweep.reference import Simulation
+    >>> work = sweep.Workload.poisson(requests=50, utilisation=0.8, replicas=2).realise(0)
+    >>> fleet = sweep.Fleet.fixed([1.0, 1.0]).with_events([sweep.Down(0, 50, 100)])
+    >>> outcome = Simulation(work.to_records(), [1.0, 1.0], sweep.Policy("random"), 0.0, 0.3, 0, fleet.events).run()
+    >>> ds = sweep.simulate(work, fleet, policy="random")
+    >>> [record["replica_id"] for record in outcome.records] == ds.replica_id.values[~ds.lost.values].tolist()
+    True
+    """
 
     def __init__(
         self,

@@ -66,11 +66,13 @@ class UserRule:
 
     def choose(self, view: View, asked: Request) -> int:
         """Return the replica that the rule chooses."""
-        chosen = int(self.function(view, asked, self.parameters))
-        if not 0 <= chosen < len(view.up):
-            raise InputError(
-                f"Policy {self.name!r} chose replica {chosen}; there are replicas 0 to {len(view.up) - 1}."
-            )
+        for array in view:
+            if isinstance(array, np.ndarray):
+                array.setflags(write=False)
+        found = self.function(view, asked, self.parameters)
+        if not 0 <= found < len(view.up) or found != int(found):
+            raise InputError(f"Policy {self.name!r} chose replica {found}; there are replicas 0 to {len(view.up) - 1}.")
+        chosen = int(found)
         if not view.up[chosen]:
             raise InputError(
                 f"Policy {self.name!r} sent request {asked.position} to replica {chosen}, which its router does not "
