@@ -161,7 +161,7 @@ def _own_rule(policy: Policy, slack: float) -> tuple[Any, Array]:
         lines = [line.strip() for line in str(error).splitlines() if not line.startswith(("Failed in", "During"))]
         said = next(filter(None, lines), "no reason given")
         where = next((f" ({line.rstrip(':')})" for line in lines if line.startswith("File ")), "")
-        if "setitem" in said or "readonly" in said:
+        if "setitem" in said:
             said = "it writes into what it sees, which is read-only"
         if "Function(int64)" in said or "Function(<class 'numpy.int64'>)" in said:
             said, where = "what it returns is not a number on every path", ""
