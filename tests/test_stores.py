@@ -368,6 +368,7 @@ def test_extend__by_two_at_once_with_different_seeds_mixes_nothing(
 
 
 def test_objects__of_two_that_begin_at_once_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
     first, second = files_at("memory://begun.zarr"), files_at("memory://begun.zarr")
     looked = iter([False])
     monkeypatch.setattr(second, "exists", lambda name: next(looked, True))
