@@ -126,24 +126,37 @@ def test_killed_launcher__leaves_no_rank(tmp_path):
 
 @pinned
 @pytest.mark.parametrize("late", [0, 1])
-def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late):
-    refuses = (
-        "import os, time, sweep.torch_runner.rank as r\n"
+@pytest.mark.parametrize(
+    ("refuses", "slept_in", "said"),
+    [
+        ("plan_for", "start", "nothing matches"),
+        ("plan_for", "plan_for", "nothing matches"),
+        ("options", "start", "--repeats"),
+    ],
+)
+def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late, refuses, slept_in, said):
+    text = (
+        "import os, time\n"
+        "def sleeps(where):\n"
+        f"    if where == '{slept_in}': time.sleep(3.0 * (os.environ['RANK'] == '{late}'))\n"
+        "sleeps('start')\n"
+        "import sweep.torch_runner.rank as r\n"
         "from sweep.errors import InputError\n"
         "def plan_for(job, ranks):\n"
-        f"    time.sleep(3.0 * (os.environ['RANK'] == '{late}'))\n"
+        "    sleeps('plan_for')\n"
         "    raise InputError('nothing matches')\n"
         "r.plan_for = plan_for\n"
         "from sweep.torch_runner.command import main\n"
         "main()\n"
     )
     script = tmp_path / "refuses.py"
-    script.write_text(refuses)
+    script.write_text(text)
     boards = set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board"))
-    with started(tmp_path, *TORCHRUN[:-2], str(script)) as process:
+    wrong = ["--repeats", "0"] if refuses == "options" else []
+    with started(tmp_path, *TORCHRUN[:-2], str(script), *wrong) as process:
         _, err = process.communicate(timeout=START_S)
     assert process.returncode == 1
-    assert err.count("Error: nothing matches") == 1
+    assert err.count(f"Error: {said}") == 1
     script.unlink()
     assert not list(tmp_path.iterdir())
     assert set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board")) <= boards

@@ -25,11 +25,15 @@ def main(ctx: click.Context, /, **_: Any) -> None:
 
     Start it under torchrun, one process per replica. Exit status: 0 whatever the decision, 1 for a failure or refusal.
     """
-    from sweep.torch_runner.rank import is_first, leave_with, run_rank
+    from sweep.torch_runner.rank import is_first, leave_with, refuse_together, run_rank
 
     ranked = "RANK" in os.environ
     try:
-        job, said = prepared(ctx)
+        try:
+            job, said = prepared(ctx)
+        except InputError:
+            refuse_together()
+            raise
         if said is not None:
             if is_first():
                 click.echo(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -148,6 +149,14 @@ def _together(group: Group, part: Callable[[], Value]) -> Value:
     if refusals:
         raise InputError(refusals[0])
     return done[0]
+
+
+def refuse_together() -> None:
+    """Return when a rank that refuses its options may leave; at once in a process that is no rank."""
+    with contextlib.suppress(InputError):
+        place = Place.of_environment()
+        hold_signals()
+        Board(place.local_rank, place.local_size, place.rank).refuse(Job.timeout)
 
 
 def is_first() -> bool:

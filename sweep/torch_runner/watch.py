@@ -78,6 +78,19 @@ class Board:
         """Remove the board's name; those who have it open keep it."""
         self.path.unlink(missing_ok=True)
 
+    def refuse(self, limit_s: float) -> None:
+        """Say that this rank refuses the job; return when it may leave.
+
+        The first rank, which says why, leaves when all of this host are there, and the others after it: the launcher
+        stops those that are left once one has gone.
+        """
+        self.set(REFUSED)
+        first, deadline = self.slots[0], time.monotonic() + limit_s
+        while time.monotonic() < deadline and signal.sigtimedwait(_SIGNALS, _TICK_S) is None:
+            if self.slots["pid"].all() and (self.mine == 0 or not _runs(int(first["pid"]))):
+                break
+        self.forget()
+
     def failure(self, limit_s: float) -> Failure | None:
         """Return the failure that the slots show: one that says so, a dead process, a silent one."""
         now = time.monotonic()
@@ -163,15 +176,10 @@ class Watch(threading.Thread):
         self.stopped.set()
 
     def refuse(self) -> None:
-        """Stop watching: this rank refuses the job, and leaves after the first one, which says so."""
-        self.board.set(REFUSED)
+        """Stop watching: this rank refuses the job."""
         self.stopped.set()
-        first, deadline = self.board.slots[0], time.monotonic() + self.limit_s
-        while self.board.mine and first["state"] < LEAVING and time.monotonic() < deadline:
-            if first["pid"] and not _runs(int(first["pid"])):
-                break
-            time.sleep(_TICK_S)
-        self.board.forget()
+        self.join()
+        self.board.refuse(self.limit_s)
 
     def end(self, failure: Failure) -> None:
         """Write the failure, kill a hung rank of this host and leave the process with status 1."""
