@@ -58,9 +58,9 @@ def simulate(
     -------
     A Dataset over ``request``: ``arrival_ms``, ``service_ms``, ``replica_id``, ``route_reason`` (strings),
     ``cache_hit``, ``start_ms``, ``finish_ms``, ``queue_wait_ms`` and ``effective_service_ms``. The token-step engine
-    gives ``replica_id`` (-1 = did not arrive within the run), ``route_reason``, ``start_ms`` (NaN = never) and
+    gives ``replica_id`` (-1 = sent to none within the run), ``route_reason`` ("" then), ``start_ms`` (NaN = never) and
     ``queue_wait_ms``, and ``load`` (step, replica) in tokens. A fleet with events adds ``lost`` (then the times are
-    NaN and the replica -1) and ``attempts``.
+    NaN, the replica is -1 and the reason "") and ``attempts``.
 
     Raises
     ------
@@ -120,20 +120,22 @@ def _timeline(
 ) -> dict[str, Any]:
     record, hit, fates = engines.record_of(requests, speeds, policy, slack, seed, settings, events)
     start, effective = record.start[:, 0], record.effective[:, 0]
-    replica, reason = record.replica[:, 0].astype(np.int64), record.route[:, 0] >> 1
-    reasons = np.array(policy.reasons(requests.adapter is not None))
+    replica = record.replica[:, 0].astype(np.int64)
     ms = {"units": "ms"}
     failed: dict[str, Any] = {}
     if events is not None and fates is not None:
         start, effective = (np.where(fates.lost, np.nan, times) for times in (start, effective))
-        replica, reason = np.where(fates.lost, -1, replica), np.where(fates.lost, 0, reason)
+        replica = np.where(fates.lost, -1, replica)
         hit = hit & ~fates.lost
         failed = {"lost": ("request", fates.lost), "attempts": ("request", fates.attempts + 1)}
     return failed | {
         "arrival_ms": ("request", requests.arrival_ms, ms),
         "service_ms": ("request", requests.service_ms, ms | {"comment": "At speed 1, without a cache hit."}),
         "replica_id": ("request", replica),
-        "route_reason": ("request", reasons[reason]),
+        "route_reason": (
+            "request",
+            _reasons(policy.reasons(requests.adapter is not None), record.route[:, 0] >> 1, replica >= 0),
+        ),
         "cache_hit": ("request", hit),
         "start_ms": ("request", start, ms),
         "finish_ms": ("request", start + effective, ms),
@@ -155,16 +157,22 @@ def _token_step(
         failed = {"lost": ("request", routed.lost), "attempts": ("request", routed.attempts + 1)}
     entered = np.where(there & (routed.entered >= 0), routed.entered, np.nan)
     until = np.where(np.isnan(entered), len(load), entered)
+    replica = np.where(there, routed.replica, -1)
     ms = {"units": "ms"}
     return failed | {
         "arrival_ms": ("request", requests.arrival_ms, ms),
         "tokens": ("request", requests.tokens, {"units": "tokens"}),
-        "replica_id": ("request", np.where(there, routed.replica, -1)),
-        "route_reason": ("request", np.where(there, np.array(policy.rule.reasons)[routed.reason], "")),
+        "replica_id": ("request", replica),
+        "route_reason": ("request", _reasons(policy.rule.reasons, routed.reason, replica >= 0)),
         "start_ms": ("request", entered * settings.step_ms, ms),
         "queue_wait_ms": ("request", np.where(there, (until - step) * settings.step_ms, np.nan), ms),
         "load": (("step", "replica"), load, {"units": "tokens"}),
     }
+
+
+def _reasons(names: tuple[str, ...], codes: engines.Array, sent: engines.Array) -> engines.Array:
+    """Return why each request went where it did; what was `sent` nowhere has no reason."""
+    return np.where(sent, np.array(names)[np.where(sent, codes, 0)], "")
 
 
 def compare(

@@ -197,3 +197,23 @@ def test_steps__work_lost_with_a_replica_has_not_entered():
     assert np.isnan(ds.start_ms.item())
     assert ds.queue_wait_ms.item() == 4.0
     assert not ds.lost.item()
+
+
+@pytest.mark.parametrize("event", [sweep.Down(0, 0.0, 9.0), sweep.Drain(0, 0.0, 9.0)])
+def test_steps__what_was_sent_nowhere_has_no_reason(event):
+    fleet = sweep.Fleet.fixed([1.0]).with_events([event], heartbeat_ms=2.0, misses=1, breaker=sweep.Breaker(1, 9.0))
+    records = [{"request_id": i, "arrival_ms": 3.0 * i, "service_ms": 1.0, "prompt_tokens": 9} for i in range(3)]
+    for policy in ("random", "least_load"):
+        assert_same(records, fleet, sweep.Policy(policy), steps=5)
+        ds = sweep.simulate(sweep.Requests.from_records(records), fleet, policy=policy, engine="token_step", steps=5)
+        # Request 0 was sent and failed; request 1 waits for a replica; request 2 comes after the end of the run.
+        assert ds.replica_id.values.tolist() == [0, -1, -1]
+        assert ds.route_reason.values.tolist() == [policy, "", ""]
+
+
+def test_timeline__what_was_lost_has_no_reason():
+    fleet = sweep.Fleet.fixed([1.0]).with_events([sweep.Down(0, 0.5, 2.0)], heartbeat_ms=0.0, retries=0)
+    stream = sweep.Requests.from_arrays([0.0, 3.0], [1.0, 1.0])
+    ds = sweep.simulate(stream, fleet, policy="random")
+    assert ds.lost.values.tolist() == [True, False]
+    assert ds.route_reason.values.tolist() == ["", "random"]

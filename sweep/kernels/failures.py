@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sweep.kernels.jit import kernel
-from sweep.kernels.replicas import OPEN_UNTIL, TRIAL_UNTIL, advance, crash
+from sweep.kernels.jit import inlined, kernel
+from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, TRIAL_UNTIL, advance, crash
 from sweep.kernels.statistics import _select
 
 
@@ -92,6 +92,34 @@ def next_crash(outages, r, t):
         if not outages.drain[j] and outages.start[j] > t:
             return outages.start[j]
     return np.inf
+
+
+@inlined
+def count_failure(outages, seen, k, r, t):
+    """Let the breaker of a router count that a replica failed it at `t`."""
+    if outages.breaker_failures > 0:
+        seen[FAILURES, k, r] += 1
+        on_trial = seen[OPEN_UNTIL, k, r] > -np.inf
+        if on_trial or seen[FAILURES, k, r] >= outages.breaker_failures:
+            seen[OPEN_UNTIL, k, r] = t + outages.breaker_ms
+            seen[TRIAL_UNTIL, k, r] = -np.inf
+
+
+@inlined
+def fill_up(alive, seen, k, failed, t, up):
+    """Fill which replicas a router holds to be up at `t`, and return how many.
+
+    The one that `failed` (-1: none) is left out if there is another.
+    """
+    found = 0
+    for r in range(up.size):
+        open_until = seen[OPEN_UNTIL, k, r]
+        up[r] = alive[r] and (open_until == -np.inf or (t >= open_until and t >= seen[TRIAL_UNTIL, k, r]))
+        found += up[r]
+    if found > 1 and failed >= 0:
+        found -= up[failed]
+        up[failed] = False
+    return found
 
 
 @kernel

@@ -49,6 +49,8 @@ from sweep.kernels.codes import (
 )
 from sweep.kernels.failures import (
     cold_since,
+    count_failure,
+    fill_up,
     is_down,
     known_up,
     new_later,
@@ -64,7 +66,6 @@ from sweep.kernels.random import ROUTING, uniform
 from sweep.kernels.replicas import (
     AVAILABLE,
     COUNT,
-    FAILURES,
     HEAD,
     HELD,
     NEXT_FINISH,
@@ -312,12 +313,7 @@ def run_router(
         refused = failed >= 0
         while True:
             if refused:
-                if outages.breaker_failures > 0:
-                    seen[FAILURES, k, failed] += 1
-                    on_trial = seen[OPEN_UNTIL, k, failed] > -np.inf
-                    if on_trial or seen[FAILURES, k, failed] >= outages.breaker_failures:
-                        seen[OPEN_UNTIL, k, failed] = now + outages.breaker_ms
-                        seen[TRIAL_UNTIL, k, failed] = -np.inf
+                count_failure(outages, seen, k, failed, now)
                 if attempts[i] >= outages.retries:
                     lost[i] = True
                     break
@@ -325,17 +321,7 @@ def run_router(
 
             # --- Which replicas this router holds to be up ------------------------------------------------------------
             if eventful:
-                found = 0
-                for r in range(replicas):
-                    open_until = seen[OPEN_UNTIL, k, r]
-                    up[r] = alive[r] and (
-                        open_until == -np.inf or (now >= open_until and now >= seen[TRIAL_UNTIL, k, r])
-                    )
-                    found += up[r]
-                # Elsewhere than where it failed, if there is an elsewhere.
-                if found > 1 and failed >= 0:
-                    found -= up[failed]
-                    up[failed] = False
+                found = fill_up(alive, seen, k, failed, now, up)
                 if found == 0:
                     chance = next_chance(outages, seen, k, now)
                     if outages.wait and chance < np.inf:

@@ -30,10 +30,10 @@ from sweep.kernels.codes import (
     WEIGHTED_RANDOM,
     WEIGHTED_ROUND_ROBIN,
 )
-from sweep.kernels.failures import cold_since, known_up, new_later, next_chance, pop, push
+from sweep.kernels.failures import cold_since, count_failure, fill_up, known_up, new_later, next_chance, pop, push
 from sweep.kernels.jit import kernel
 from sweep.kernels.random import uniform
-from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, TRIAL_UNTIL, own_load, speed_at
+from sweep.kernels.replicas import OPEN_UNTIL, TRIAL_UNTIL, own_load, speed_at
 from sweep.kernels.rules import Choice, at_random, first_on_ring, inversely, least, of_some, smooth, walk_ring
 from sweep.kernels.token_replicas import (
     BEFORE,
@@ -65,7 +65,7 @@ class Steps(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """What became of every request: replica (-1 = not arrived), step of entry (-1 = never), reason, and its fate."""
+    """What became of every request: the replica it was last sent to (-1 = none), when it entered (-1 = never), why."""
 
     replica: np.ndarray
     entered: np.ndarray
@@ -239,12 +239,7 @@ def run_token_router(
             refused = failed >= 0
             while True:
                 if refused:
-                    if outages.breaker_failures > 0:
-                        seen[FAILURES, k, failed] += 1
-                        on_trial = seen[OPEN_UNTIL, k, failed] > -np.inf
-                        if on_trial or seen[FAILURES, k, failed] >= outages.breaker_failures:
-                            seen[OPEN_UNTIL, k, failed] = s + outages.breaker_ms
-                            seen[TRIAL_UNTIL, k, failed] = -np.inf
+                    count_failure(outages, seen, k, failed, s)
                     if attempts[i] >= outages.retries:
                         lost[i] = True
                         break
@@ -252,17 +247,7 @@ def run_token_router(
 
                 # --- Which replicas this router holds to be up --------------------------------------------------------
                 if eventful:
-                    found = 0
-                    for r in range(replicas):
-                        open_until = seen[OPEN_UNTIL, k, r]
-                        up[r] = alive[r] and (
-                            open_until == -np.inf or (s >= open_until and s >= seen[TRIAL_UNTIL, k, r])
-                        )
-                        found += up[r]
-                    # Elsewhere than where it failed, if there is an elsewhere.
-                    if found > 1 and failed >= 0:
-                        found -= up[failed]
-                        up[failed] = False
+                    found = fill_up(alive, seen, k, failed, s, up)
                     if found == 0:
                         chance = _next_chance(outages, seen, k, s)
                         if outages.wait and chance < np.inf:
@@ -342,6 +327,7 @@ def run_token_router(
                 # --- What the replica makes of it ---------------------------------------------------------------------
                 r = chosen
                 replica[i] = r
+                route[i] = reason
                 if session[i] >= 0:
                     owners[k, session[i]] = r
                 j = outage[r]
@@ -351,7 +337,6 @@ def run_token_router(
                         refused = True
                         failed = r
                         continue
-                route[i] = reason
                 migrated[i] = False
                 ready[i] = s
                 if rule == MIGRATE and session[i] >= 0 and not down[r]:

@@ -233,7 +233,7 @@ class StepSimulation:
         session = self.requests[i].get("session_id")
         chosen, reason = self._choose(i, step, router, up)
         replica = self.replicas[chosen]
-        self.sent_to[i] = chosen
+        self.sent_to[i], self.reason[i] = chosen, reason
         if session is not None:
             router.owners[session] = chosen
         down = replica.outage_at(step, "downs")
@@ -243,7 +243,6 @@ class StepSimulation:
         if draining:
             self._fail(i, step, chosen)
             return
-        self.reason[i] = reason
         self.ready[i] = step
         self.outcome.migrated.discard(i)
         if self.policy.name == "migrate" and session is not None and down is None:
