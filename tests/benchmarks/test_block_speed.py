@@ -17,6 +17,7 @@ from sweep.policies import Policy
 TRACE = Path(__file__).parents[3] / "shared" / "traces" / "mooncake" / "conversation_trace.jsonl"
 EXAMPLE = Path(__file__).parents[2] / "studies" / "example_traces" / "mooncake.jsonl"
 POLICIES = ("round_robin", "queue_aware", "locality_aware")
+GENERAL = ("least_load", "migrate", "locality_aware(freshness_ms=1000)")
 #: Three of the block kernel and three of the router's, two of the six reading slack.
 SIX = (*POLICIES, "least_load", "bounded_hash", "locality_aware(freshness_ms=1000)")
 
@@ -34,7 +35,7 @@ def stream():
     )
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", (*POLICIES, *GENERAL))
 @pytest.mark.parametrize(
     ("capacity", "eviction", "visible", "replicas"),
     [
@@ -54,7 +55,7 @@ def test_cost__per_block(benchmark, report, measuring, stream, policy, capacity,
     slack = np.array([0.0, 1_000.0, 5_000.0] if measuring else [0.0])
 
     def cells():
-        engines.cells(prepared, speeds, Policy(policy), slack, 0, "timeline", settings, scratch)
+        engines.cells(prepared, speeds, Policy.parse(policy), slack, 0, "timeline", settings, scratch)
 
     cells()
     times = []
@@ -62,11 +63,11 @@ def test_cost__per_block(benchmark, report, measuring, stream, policy, capacity,
         before = time.thread_time()
         cells()
         times.append(time.thread_time() - before)
-    count = len(speeds) * (len(slack) if policy == "locality_aware" else 1)
+    count = len(speeds) * (len(slack) if Policy.parse(policy).rule.reads_slack else 1)
     cost = min(times) / count / len(stream.blocks.ids) * 1e9
     benchmark.pedantic(cells, rounds=1)
     report(
-        f"  {policy:15s} {replicas:3d} replicas, {capacity:7,.0f} blocks, {eviction}, visible at {visible}: "
+        f"  {policy:33s} {replicas:3d} replicas, {capacity:7,.0f} blocks, {eviction}, visible at {visible}: "
         f"{cost:5.1f} ns per block"
     )
 

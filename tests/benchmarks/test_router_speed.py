@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from rules import registered
 
 import sweep
 from sweep import engines, routing
@@ -28,7 +29,12 @@ POLICIES = (
     "bounded_hash",
     "least_load(signal=utilisation)",
     "least_load(work_error_cv=0.5)",
+    "own_rule",
 )
+
+
+def shortest_wait(view, request, parameters):
+    return view.wait_ms.argmin()
 
 
 @pytest.mark.parametrize("replicas", [4, 64])
@@ -41,8 +47,9 @@ def test_ratio__router_engine_against_one_lane(benchmark, report, measuring, rep
     record, _ = statistics.new_record(requests, 1)
     speed = np.ones((1, replicas))
     calls = []
-    for label in POLICIES:
-        policy = sweep.Policy.parse(label)
+    with registered(("own_rule", shortest_wait, {})):
+        policies = [sweep.Policy.parse(label) for label in POLICIES]
+    for policy in policies:
         stream = engines.Stream.of(work)
         traffic, ring = engines.traffic_of(stream), routing.ring_of(policy, replicas, 0)
 
