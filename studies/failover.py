@@ -77,7 +77,7 @@ def main(
             [columns(again, RECOVERY, "recovery"), columns(again, RETRIED, "sent again")],
             Picture(
                 "map",
-                axis_map(again, "heartbeat", (RECOVERY, RETRIED)),
+                axis_map(again, "heartbeat", (RECOVERY, RETRIED), title="One replica of eight goes down, one retry"),
                 "Heatmaps of recovery time and retried requests over heartbeat and policy",
             ),
         ),
@@ -95,7 +95,9 @@ def main(
             [columns(never, LOST, "lost")],
             Picture(
                 "lost",
-                axis_map(never, "heartbeat", (LOST, "misrouted_requests")),
+                axis_map(
+                    never, "heartbeat", (LOST, "misrouted_requests"), title="One replica of eight goes down, no retry"
+                ),
                 "Heatmaps of lost and misrouted requests over heartbeat and policy",
             ),
         ),

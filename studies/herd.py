@@ -176,7 +176,14 @@ def sections(found: dict[str, xr.Dataset], shared: xr.Dataset, crossings: Sequen
                 [wait_columns(ds)],
                 Picture(
                     f"map{number}",
-                    axis_map(ds, "freshness", (WAIT, TAIL), against=RANDOM, names={0.0: "live"}),
+                    axis_map(
+                        ds,
+                        "freshness",
+                        (WAIT, TAIL),
+                        against=RANDOM,
+                        names={0.0: "live"},
+                        title=f"Queue wait over the freshness of the view, {name}",
+                    ),
                     f"Heatmaps of mean and P99 queue wait over freshness and policy, {name}",
                 ),
             )

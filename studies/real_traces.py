@@ -416,7 +416,7 @@ def sections(result: Result) -> list[Section]:
             [choices(result)],
             Picture(
                 f"{result.trace.slug}",
-                plots.heatmaps(ds, (*reuse, WAIT, VARIANCE), WAIT, across=result.across),
+                plots.heatmaps(ds, (*reuse, WAIT, VARIANCE), WAIT, across=result.across, title=result.trace.name),
                 f"Heatmaps of {'reuse, ' if reuse else ''}P99 queue wait and load variance over slack and "
                 f"{'cache capacity' if reuse else 'heterogeneity'}",
             ),

@@ -336,6 +336,11 @@ def _draw_lines(
         axes.set_yscale("log")
         set_log_ticks(axes.yaxis, *log_limits(means))
         axes.set_ylim(*log_limits(means))
+    else:
+        axes.yaxis.set_major_formatter("{x:,g}")
+        if np.nanmin(means) >= 0 and axes.get_ylim()[0] < 0:
+            # The normal form of an interval knows nothing of what cannot be negative.
+            axes.set_ylim(bottom=0)
     axes.tick_params(length=0)
     axes.grid(visible=True)
 

@@ -190,7 +190,7 @@ class Fleet:
         no_replica: str = "wait",
         window_ms: float = 1000.0,
     ) -> Fleet:
-        """Return this fleet with replicas that fail, drain or slow down in every run.
+        """Return this fleet with replicas that fail, drain or slow down in every run, in place of events it had.
 
         Nobody foresees an event. Routers learn of its start, and of its end, ``heartbeat_ms * misses`` later and keep
         sending until then. Work lost with a replica is retried elsewhere when the failure is detected, work refused by

@@ -15,10 +15,12 @@ from sweep.cells import known
 from sweep.console import label_text
 from sweep.intervals import t_interval
 from sweep.style import (
+    HEADING,
     caption,
     caption_height,
     colour_map,
-    log_limits,
+    colour_scale,
+    heading,
     new_figure,
     readable,
     sentence,
@@ -63,6 +65,7 @@ def axis_map(
     quantities: Sequence[str],
     against: str | None = None,
     names: dict[float, str] | None = None,
+    title: str = "",
 ) -> Figure:
     """Return heatmaps of quantities side by side, policies downward and one of their axes across.
 
@@ -81,9 +84,10 @@ def axis_map(
         A policy of the result.
     names
         What to write for some of the labels of `along`.
+    title
+        A heading.
     """
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LogNorm, Normalize
     from matplotlib.patheffects import withStroke
 
     policies = [str(label) for label in ds["policy"].values]
@@ -101,7 +105,8 @@ def axis_map(
     if any(bool(ds[name].isnull().any()) for name in quantities):
         notes.append("Seeds without a value are left out of a mean.")
     below = caption_height(notes, width, 0.3) + 0.15
-    height = top + tall + bars + below
+    edge = top + tall + bars + below
+    height = edge + (HEADING if title else 0.0)
     with styled():
         colours = colour_map("lower")
         figure = new_figure(width, height)
@@ -111,12 +116,10 @@ def axis_map(
             values = array.values.reshape(len(policies), len(ticks), ds.sizes["seed"])
             means = interval(xr.Dataset({name: array}), name)["mean"].values.reshape(len(policies), len(ticks))
             timed = ds[name].attrs.get("units") == "ms"
-            finite = means[np.isfinite(means)]
-            ends = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-            scale: Any = LogNorm(*log_limits(means, margin=0.0)) if timed else Normalize(ends[0], ends[1] or 1.0)
+            scale: Any = colour_scale(means, timed)
             x = left + place * (column + middle)
-            figure.text(x / width, (height - 0.26) / height, sentence(title_of(ds, name)), fontsize=11, weight="bold")
-            axes = figure.add_axes((x / width, (height - top - tall) / height, column / width, tall / height))
+            figure.text(x / width, (edge - 0.26) / height, sentence(title_of(ds, name)), fontsize=11, weight="bold")
+            axes = figure.add_axes((x / width, (edge - top - tall) / height, column / width, tall / height))
             axes.set_facecolor(_NOTHING)
             axes.pcolormesh(
                 np.ma.masked_invalid(np.clip(means, scale.vmin, scale.vmax)),
@@ -143,6 +146,7 @@ def axis_map(
             if timed:
                 bar.ax.minorticks_off()
                 set_log_ticks(bar.ax.xaxis, *bar.ax.get_xlim())
+        heading(figure, title, left)
         caption(figure, notes, 0.3, below)
     return figure
 

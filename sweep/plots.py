@@ -19,11 +19,13 @@ from sweep.errors import InputError
 from sweep.replays import loads, timeline
 from sweep.style import (
     FAINT,
+    HEADING,
     INK,
     caption,
     caption_height,
     colour_map,
-    log_limits,
+    colour_scale,
+    heading,
     new_figure,
     readable,
     sentence,
@@ -82,6 +84,7 @@ def heatmaps(
     objective: str = "p99_queue_wait_ms",
     level: float = 0.95,
     across: str = "heterogeneity",
+    title: str = "",
 ) -> Figure:
     """Return heatmaps of quantities side by side over slack (upward) and heterogeneity, one block per policy.
 
@@ -102,6 +105,8 @@ def heatmaps(
         The confidence level of the intervals that decide it.
     across
         Another dimension to draw in place of the heterogeneity, such as "cache_blocks".
+    title
+        A heading.
 
     Raises
     ------
@@ -125,7 +130,7 @@ def heatmaps(
         f"{_sample(ds)} One colour scale per quantity for all policies, darker is worse"
         f"{'; 0 has the colour of the lower end' if zero else ''}."
     )
-    return _draw(maps, _marks(ds, objective, level), note)
+    return _draw(maps, _marks(ds, objective, level), note, title)
 
 
 def _turned(ds: xr.Dataset, across: str) -> xr.Dataset:
@@ -179,19 +184,12 @@ def _percent(value: float) -> str:
 
 
 def _quantity(ds: xr.Dataset, name: str) -> _Map:
-    from matplotlib.colors import LogNorm, Normalize
-
     means = _means(ds, name)
-    values = means.to_numpy()
     title, better = sentence(title_of(ds, name)), ds[name].attrs.get("better")
     direction = [f"{better} is better"] if better else []
-    if ds[name].attrs.get("units") in _TIME_LIKE:
-        subtitle = ", ".join([*direction, "logarithmic colours"])
-        return _Map(means, LogNorm(*log_limits(values, margin=0.0)), title, subtitle, colour_map(better))
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    norm = Normalize(low, high if high > low else low + 1.0)
-    return _Map(means, norm, title, ", ".join(direction), colour_map(better))
+    log = ds[name].attrs.get("units") in _TIME_LIKE
+    subtitle = ", ".join([*direction, *(["logarithmic colours"] if log else [])])
+    return _Map(means, colour_scale(means.to_numpy(), log), title, subtitle, colour_map(better))
 
 
 def _is_log(scale: Normalize) -> bool:
@@ -267,7 +265,7 @@ def _blocks(means: xr.DataArray) -> list[_Block]:
     return blocks
 
 
-def _draw(maps: Sequence[_Map], marks: _Marks, note: str) -> Figure:
+def _draw(maps: Sequence[_Map], marks: _Marks, note: str, title: str = "") -> Figure:
     """Draw maps side by side, laid out in inches so that cells keep their size whatever the grid."""
     blocks, labels = _blocks(maps[0].means), [label_text(value) for value in maps[0].means["heterogeneity"].values]
     across, tall = len(labels), sum(len(block.rows) for block in blocks)
@@ -278,13 +276,14 @@ def _draw(maps: Sequence[_Map], marks: _Marks, note: str) -> Figure:
     width = max(left + (len(maps) - 1) * pitch + max(column, 2.4) + right, 6.4)
     notes = [note, *marks.notes]
     below = caption_height(notes, width, 0.3) + 0.15
-    height = top + tall * cell[1] + (len(blocks) - 1) * gap + bars + below
+    edge = top + tall * cell[1] + (len(blocks) - 1) * gap + bars + below
+    height = edge + (HEADING if title else 0.0)
     with styled():
         figure = new_figure(width, height)
         for place, one in enumerate(maps):
-            x, y = left + place * pitch, height - top
-            figure.text(x / width, (height - 0.24) / height, one.title, fontsize=11, weight="bold", va="center")
-            figure.text(x / width, (height - 0.43) / height, one.subtitle, fontsize=8, color=FAINT, va="center")
+            x, y = left + place * pitch, edge - top
+            figure.text(x / width, (edge - 0.24) / height, one.title, fontsize=11, weight="bold", va="center")
+            figure.text(x / width, (edge - 0.43) / height, one.subtitle, fontsize=8, color=FAINT, va="center")
             for block in blocks:
                 size = len(block.rows) * cell[1]
                 axes = figure.add_axes((x / width, (y - size) / height, column / width, size / height))
@@ -298,6 +297,7 @@ def _draw(maps: Sequence[_Map], marks: _Marks, note: str) -> Figure:
             axes.set_xlabel(_name_across(maps[0].means) + (f" [{unit}]" if unit else ""))
             bar = figure.add_axes((x / width, (below + 0.3) / height, column / width, 0.11 / height))
             _colour_bar(figure, bar, one, column)
+        heading(figure, title, left)
         caption(figure, notes, 0.3, below)
     return figure
 

@@ -18,9 +18,11 @@ from sweep.console import unit_text
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axis import Axis
-    from matplotlib.colors import Colormap
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
+#: The height of a picture's title, in inches.
+HEADING = 0.42
 INK, FAINT, PAPER = "#1d2733", "#6b7785", "#ffffff"
 _RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -86,6 +88,34 @@ def colour_map(better: str | None) -> Colormap:
     import seaborn  # noqa: F401 - importing it registers its colour maps
 
     return matplotlib.colormaps["rocket" if better == "higher" else "rocket_r"]
+
+
+def colour_scale(values: npt.NDArray[np.float64], log: bool) -> Normalize:
+    """Return the scale of colours for values, which spans at least a tenth of the larger end.
+
+    Else differences that nobody would act on would take all the colours.
+
+    Examples
+    --------
+    >>> scale = colour_scale(np.array([0.307, 0.312]), log=False)
+    >>> round(scale.vmin, 3), round(scale.vmax, 3)
+    (0.281, 0.312)
+    """
+    from matplotlib.colors import LogNorm, Normalize
+
+    if log:
+        low, high = log_limits(values, margin=0.0)
+        return LogNorm(min(low, 0.9 * high), high)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    low, high = (min(low, 0.9 * high), high) if high > 0 else (low, max(high, 0.9 * low))
+    return Normalize(low, high if high > low else low + 1.0)
+
+
+def heading(figure: Figure, title: str, left: float) -> None:
+    """Write the title of a whole picture at its top, `left` inches from its edge; it takes `HEADING` inches."""
+    width, height = figure.get_size_inches()
+    figure.text(left / width, (height - 0.28) / height, title, fontsize=12, weight="bold", va="center")
 
 
 def readable(colour: tuple[float, ...]) -> str:

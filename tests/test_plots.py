@@ -21,6 +21,7 @@ import sweep
 from sweep import plots, style
 from sweep.analysis import interval, recommend
 from sweep.errors import InputError
+from sweep.maps import axis_map
 
 WAIT, VARIANCE = "p99_queue_wait_ms", "load_variance"
 SIXTEEN = [5.0 * k for k in range(16)]
@@ -306,9 +307,32 @@ def test_lines__wide_axes_are_logarithmic_but_shares_are_not() -> None:
     assert [label.get_text() for label in first.get_xticklabels()] == ["1", "2", "8"]
 
 
+def test_lines__what_cannot_be_negative_starts_at_zero() -> None:
+    ds = result({WAIT: np.array([0.0, 0.0, 0.0, 0.0, 0.0, 60.0])}).isel(slack=[0])
+    assert interval(ds, WAIT)["lower"].min() < 0
+    assert plots.lines(ds, "heterogeneity", [WAIT]).axes[0].get_ylim()[0] == 0
+
+
 def test_lines__need_one_value_of_the_other_dimensions() -> None:
     with pytest.raises(InputError, match=r"need one value of 'slack', the result has 3.*isel\(slack=\[0\]\)"):
         plots.lines(result(), "heterogeneity", [WAIT])
+
+
+# --- one axis of the policies -----------------------------------------------------------------------------------------
+
+
+def test_axis_map__means_marks_and_a_heading() -> None:
+    found = result({WAIT: np.array([1.0, 2.0, 4.0])[:, None, None, None] * np.linspace(0.9, 1.1, 6)}, seeds=6)
+    figure = axis_map(found.isel(slack=[0]), "heterogeneity", [WAIT], against="queue_aware", title="Waits")
+    axes = figure.axes[0]
+    assert [row[0] for row in texts(axes)] == ["1.00", "2.00", "4.00"]
+    dots = {int(line.get_ydata()[0]) for line in axes.lines}
+    assert dots == {2}
+    heading, title = (
+        next(t for t in figure.texts if t.get_text() == text) for text in ("Waits", "P99 queue wait [ms]")
+    )
+    assert heading.get_position()[1] > title.get_position()[1] + 0.05
+    assert "Dot: worse than queue_aware" in captions(figure)
 
 
 # --- replays ----------------------------------------------------------------------------------------------------------
