@@ -180,6 +180,6 @@ def column(
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "dplb", *sys.argv[1:]])

@@ -15,7 +15,7 @@ import sweep
 from sweep import plots, tables
 from sweep.analysis import interval
 from sweep.console import Column, label_text, table
-from sweep.maps import axis_map, unfolded
+from sweep.plots.maps import axis_map, unfolded
 from sweep.report import Picture, Section, facts_of, replacing, write_report
 
 REPLICAS, UTILISATION, SERVICE_MS = 8, 0.6, 10.0
@@ -179,6 +179,6 @@ def columns(ds: xr.Dataset, var: str, title: str) -> list[Column]:
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "failover", *sys.argv[1:]])

@@ -17,7 +17,7 @@ import sweep
 from sweep import plots, tables
 from sweep.analysis import interval
 from sweep.console import Column, label_text, table
-from sweep.maps import axis_map, crossing, unfolded
+from sweep.plots.maps import axis_map, crossing, unfolded
 from sweep.report import Picture, Section, facts_of, replacing, write_report
 
 REPLICAS, UTILISATION, SERVICE_MS = 8, 0.8, 10.0
@@ -203,6 +203,6 @@ def sections(found: dict[str, xr.Dataset], shared: xr.Dataset, crossings: Sequen
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "herd", *sys.argv[1:]])

@@ -441,6 +441,6 @@ def sections(result: Result) -> list[Section]:
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "real_traces", *sys.argv[1:]])

@@ -203,6 +203,6 @@ def estimate(found: xr.Dataset) -> str:
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "replicas", *sys.argv[1:]])

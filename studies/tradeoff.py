@@ -171,6 +171,6 @@ def choice(title: str, chosen: pd.DataFrame) -> Column:
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "tradeoff", *sys.argv[1:]])

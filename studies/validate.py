@@ -178,6 +178,6 @@ def spread(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from sweep.cli import main as command
+    from sweep.cli.program import main as command
 
     command(["study", "validate", *sys.argv[1:]])

@@ -86,7 +86,7 @@ def write_report(
     """
     import jinja2
 
-    from sweep import style
+    from sweep.plots import style
 
     pictures = {}
     for section in sections:

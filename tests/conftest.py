@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Call, Said
 from hypothesis import settings
 
 # The first call of a kernel compiles it, which no deadline would survive.
@@ -36,6 +37,31 @@ def written(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs `sweep ARGUMENTS` here and gives exit status, stdout and stderr."""
+    from sweep.cli.program import main
+
+    def run(*arguments: object) -> Said:
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments], prog_name="sweep")
+        out, err = capsys.readouterr()
+        status = stopped.value.code
+        assert isinstance(status, int)
+        return status, out, err
+
+    return run
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Return a CSV of 40 requests in 8 sessions, each with its prefix."""
+    rows = [f"r{i},{3.0 * i},{5.0 + i % 7},p{i % 8},s{i % 8}" for i in range(40)]
+    path = tmp_path / "trace.csv"
+    path.write_text("request_id,arrival_ms,service_ms,prefix_key,session_id\n" + "\n".join(rows) + "\n")
+    return path
 
 
 @pytest.fixture

@@ -5,23 +5,9 @@ import json
 import pytest
 
 import sweep
-from sweep import cli
 
 FAILING = ("--replicas", 2, "--down", "0:300:600", "--heartbeat-ms", 20, "--misses", 2)
 SMALL = ("--requests", 200, "--policy", "round_robin,power_of_d(signal=requests)")
-
-
-@pytest.fixture
-def call(capsys):
-    """Return a function that runs `sweep ARGUMENTS` here and gives exit status, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(argument) for argument in arguments], prog_name="sweep")
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return run
 
 
 def fleet(*rest, **options):

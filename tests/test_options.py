@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.errors import InputError
-from sweep.options import (
+from sweep.cli.options import (
     FILE,
     INTEGER,
     INTEGERS,
@@ -29,6 +28,7 @@ from sweep.options import (
     split_list,
     whole_numbers,
 )
+from sweep.errors import InputError
 
 
 def test_split_list__commas_outside_parentheses() -> None:

@@ -18,10 +18,11 @@ from matplotlib.patches import Rectangle
 from synthetic import result
 
 import sweep
-from sweep import plots, style
+from sweep import plots
 from sweep.analysis import interval, recommend
 from sweep.errors import InputError
-from sweep.maps import axis_map
+from sweep.plots import style
+from sweep.plots.maps import axis_map
 
 WAIT, VARIANCE = "p99_queue_wait_ms", "load_variance"
 SIXTEEN = [5.0 * k for k in range(16)]

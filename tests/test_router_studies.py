@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from test_studies import study
 
-from sweep.maps import crossing
+from sweep.plots.maps import crossing
 
 
 def test_herd__shows_where_least_load_comes_to_be_worse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,20 +5,6 @@ import json
 import pytest
 
 import sweep
-from sweep import cli
-
-
-@pytest.fixture
-def call(capsys):
-    """Return a function that runs `sweep ARGUMENTS` here and gives exit status, stdout and stderr."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            cli.main([str(argument) for argument in arguments], prog_name="sweep")
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sweep import arguments
-from sweep.options import FILE, INTEGER, NUMBER, Option
+from sweep.cli import arguments
+from sweep.cli.options import FILE, INTEGER, NUMBER, Option
 
 _WHAT, _WORK, _STREAM, _OUTPUT = "What to run", "The work", "The stream", "Output"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from sweep.cli.options import Command
 from sweep.errors import InputError
-from sweep.options import Command
 from sweep.torch_runner.arguments import OPTIONS
 from sweep.torch_runner.job import Job
 

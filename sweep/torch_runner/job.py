@@ -104,7 +104,7 @@ class Job:
     @classmethod
     def of(cls, found: dict[str, Any]) -> Job:
         """Return the job that the options given on a command line describe."""
-        from sweep.arguments import SERVICE_MODEL, flag, make_service
+        from sweep.cli.arguments import SERVICE_MODEL, flag, make_service
 
         names = {item.name for item in fields(cls)}
         given = {name: value for name, value in found.items() if name in names}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sweep.errors import InputError
-from sweep.style import (
+from sweep.plots.style import (
     FAINT,
     INK,
     caption,

@@ -13,9 +13,9 @@ import numpy as np
 
 import sweep
 from sweep.cells import group_dims, plain, points, whole
+from sweep.cli.options import split_list
 from sweep.console import Column, label_text, table
 from sweep.errors import InputError
-from sweep.options import split_list
 from sweep.policies import Policy, as_policies
 from sweep.requests import Requests
 from sweep.torch_runner.job import DEFAULT_SLACK_MS, MAKESPAN, Job

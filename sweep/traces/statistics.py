@@ -151,7 +151,7 @@ def picture(requests: Requests) -> Figure:
         For a stream in which no time passes.
     """
     from sweep.errors import InputError
-    from sweep.style import caption, caption_height, new_figure, palette, styled
+    from sweep.plots.style import caption, caption_height, new_figure, palette, styled
 
     arrival = (requests.arrival_ms - requests.arrival_ms[:1]) / 1000.0
     if not len(arrival) or arrival[-1] <= 0:

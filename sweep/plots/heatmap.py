@@ -1,4 +1,4 @@
-"""Pictures of a result. Every function returns a matplotlib Figure that belongs to the caller alone."""
+"""Heatmaps over slack and heterogeneity, a block per policy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import xarray as xr
 from sweep.analysis import interval, recommend
 from sweep.cells import Cell, group_dims, lower_is_better, reads_slack, whole
 from sweep.console import label_text
-from sweep.curves import lines, tradeoff
 from sweep.errors import InputError
-from sweep.replays import loads, timeline
-from sweep.style import (
+from sweep.plots.style import (
     FAINT,
     HEADING,
     INK,
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
-
-__all__ = ["excess", "heatmaps", "lines", "loads", "timeline", "tradeoff"]
 
 #: The colour of a cell without a value.
 _NOTHING = (0.84, 0.86, 0.88)

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from sweep import arguments
-from sweep.interrupts import terminable
-from sweep.options import PLACE, Command, Option
+from sweep.cli import arguments
+from sweep.cli.interrupts import terminable
+from sweep.cli.options import PLACE, Command, Option
 
 
 @click.command(

@@ -12,12 +12,12 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
+from sweep.cli.event_arguments import EVENTS, with_events
+from sweep.cli.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
+from sweep.cli.trace_arguments import CACHES, READER, RESAMPLE, SHAPE, TRACE, make_requests, refuse_without_trace
 from sweep.console import label_text
 from sweep.errors import InputError
-from sweep.event_arguments import EVENTS, with_events
 from sweep.kernels.token_step import BATCH
-from sweep.options import FILE, INTEGER, INTEGERS, NAMES, NUMBER, NUMBERS, Option, Seeds, choice, read_config
-from sweep.trace_arguments import CACHES, READER, RESAMPLE, SHAPE, TRACE, make_requests, refuse_without_trace
 from sweep.variables import ENGINES
 
 if TYPE_CHECKING:

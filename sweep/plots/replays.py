@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from sweep.errors import InputError
-from sweep.style import caption, caption_height, new_figure, palette, styled
+from sweep.plots.style import caption, caption_height, new_figure, palette, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sweep.cli.options import FILE, INTEGER, NUMBER, Option, Values, choice, numbers, split_list
 from sweep.errors import InputError
-from sweep.options import FILE, INTEGER, NUMBER, Option, Values, choice, numbers, split_list
 
 if TYPE_CHECKING:
     from sweep.requests import Requests, ServiceModel

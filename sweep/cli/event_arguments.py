@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sweep.cli.options import INTEGER, NUMBER, Option, Values, choice, split_list
 from sweep.errors import InputError
 from sweep.events import NO_REPLICA, Breaker, Down, Drain, Slow
-from sweep.options import INTEGER, NUMBER, Option, Values, choice, split_list
 
 if TYPE_CHECKING:
     from sweep.fleet import Fleet

@@ -14,7 +14,7 @@ from sweep.analysis import interval
 from sweep.cells import known
 from sweep.console import label_text
 from sweep.intervals import t_interval
-from sweep.style import (
+from sweep.plots.style import (
     HEADING,
     caption,
     caption_height,

@@ -15,7 +15,7 @@ from sweep.cells import Cell, points
 from sweep.console import label_text
 from sweep.errors import InputError
 from sweep.intervals import Floats, t_interval
-from sweep.style import (
+from sweep.plots.style import (
     FAINT,
     INK,
     caption,
