@@ -12,8 +12,8 @@ from sweep.policies import Policy, register
 from sweep.requests import Requests, ServiceModel
 from sweep.runner import repair, run
 from sweep.simulation import compare, simulate
-from sweep.store import open_dataset as open
-from sweep.store import write
+from sweep.stores import open_dataset as open
+from sweep.stores import write
 from sweep.workload import Workload
 
 __all__ = [

@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from sweep import labels
 from sweep.block_cells import as_cache_blocks
-from sweep.block_store import BlockStore
 from sweep.blocks import Block, Layout, Task, blocks, counts, empty, layout_in_memory, tasks
 from sweep.engines import Settings, check_stream
 from sweep.errors import InputError, whole
@@ -23,8 +22,7 @@ from sweep.fleet import Fleet
 from sweep.grid import Grid
 from sweep.policies import Policy
 from sweep.provenance import code_hash
-from sweep.store import open_dataset
-from sweep.stores import block_text, opened, prepare, stored_grid
+from sweep.stores import BlockStore, block_text, open_dataset, opened, prepare, stored_grid
 from sweep.work import Done, Job
 from sweep.workload import Workload
 

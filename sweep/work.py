@@ -9,13 +9,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sweep.block_store import BlockStore, receipt_of
 from sweep.blocks import Layout, Task, absent, simulate
 from sweep.engines import Arrays, Scratch, Stream, cells
 from sweep.errors import InputError
 from sweep.grid import Grid
 from sweep.provenance import code_hash
 from sweep.requests import Requests
+from sweep.stores.block_store import BlockStore, receipt_of
 
 
 class Flag(Protocol):

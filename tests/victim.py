@@ -15,7 +15,7 @@ from pathlib import Path
 import grids
 import numpy as np
 
-from sweep import chunks
+from sweep.stores import chunks
 
 REQUESTS = 60
 SEEDS = 100

@@ -121,8 +121,7 @@ def run(ctx: click.Context, /, **_: Any) -> None:
     for generated traffic adds a dimension to the result.
     """
     import sweep
-    from sweep.store import check_output
-    from sweep.stores import check_place, done_blocks
+    from sweep.stores import check_output, check_place, done_blocks
 
     found = arguments.given(ctx)
     output = found.get("output")

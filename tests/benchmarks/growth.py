@@ -30,10 +30,11 @@ ENVIRONMENT = {
 def measure(case: dict[str, Any]) -> None:
     """Run one case in this process and print what it cost as JSON."""
     import sweep
-    from sweep import block_store, executors, stores
+    from sweep import executors, stores
     from sweep.blocks import layout_on_disk
     from sweep.engines import Settings
     from sweep.grid import Grid
+    from sweep.stores import block_store
 
     spent = {"perform": 0.0, "write": 0.0}
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweep import grid_file
-from sweep.block_store import BlockStore
 from sweep.blocks import Block, Layout, blocks, layout_on_disk, requests_per_seed
 from sweep.errors import InputError
-from sweep.files import is_url
 from sweep.grid import Grid
+from sweep.stores import grid_file
+from sweep.stores.block_store import BlockStore
+from sweep.stores.files import is_url
 
 # A pause longer than this, and than ten blocks, ends the stretch of work over which a rate is taken.
 _PAUSE_S = 60.0

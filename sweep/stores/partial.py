@@ -9,10 +9,10 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core.indexing import ExplicitIndexer, IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
-from sweep.block_store import BlockStore
 from sweep.blocks import blocks
-from sweep.grid_file import layout_of
-from sweep.stores import read, shape_of
+from sweep.stores.block_store import BlockStore
+from sweep.stores.grid_file import layout_of
+from sweep.stores.lifecycle import read, shape_of
 
 _AXES = ("policy", "slack", "heterogeneity", "seed")
 

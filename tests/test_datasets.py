@@ -8,7 +8,7 @@ import xarray as xr
 
 import sweep
 from sweep import InputError
-from sweep.store import replace
+from sweep.stores.datasets import replace
 
 
 @pytest.fixture(scope="module")

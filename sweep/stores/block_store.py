@@ -2,7 +2,7 @@
 
 A store at ``out.zarr`` holds, beside the arrays:
 
-* ``grid.json``: what is simulated, by which code, and the layout of the blocks (see `sweep.grid_file`);
+* ``grid.json``: what is simulated, by which code, and the layout of the blocks (see `sweep.stores.grid_file`);
 * ``blocks/POLICY.SLACK.HETEROGENEITY.SEED-CELLS``: the name of a record says which block of the lattice is whole, and
   how many slacks, heterogeneities and seeds of it; its content says what they cost. A block without a record does
   not exist, whatever chunks lie there. Records are added and removed, never changed.
@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from sweep import chunks, grid_file, labels
+from sweep import labels
 from sweep.blocks import Block, Counts, Layout, blocks, counts, empty, inner_shape
 from sweep.engines import Arrays
-from sweep.files import Files, files_at
 from sweep.grid import Grid
+from sweep.stores import chunks, grid_file
+from sweep.stores.files import Files, files_at
 from sweep.variables import MIGRATIONS, Variable
 
 _RECORDS = "blocks"

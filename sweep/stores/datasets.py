@@ -10,6 +10,10 @@ from pathlib import Path
 import xarray as xr
 
 from sweep.errors import InputError
+from sweep.stores.block_store import BlockStore
+from sweep.stores.files import is_url
+from sweep.stores.grid_file import NAME
+from sweep.stores.partial import masked
 
 _SUFFIXES = (".zarr", ".nc")
 
@@ -101,11 +105,6 @@ def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     InputError
         When there is no such path, or it ends in neither ``.zarr`` nor ``.nc``.
     """
-    from sweep.block_store import BlockStore
-    from sweep.files import is_url
-    from sweep.grid_file import NAME
-    from sweep.partial import masked
-
     text = os.fspath(path).removeprefix("file://")
     if not text.endswith(_SUFFIXES):
         raise InputError(f"A Dataset ends in .zarr or .nc, got {text!r}.")

@@ -1,0 +1,29 @@
+"""Results on disk: Datasets written whole, and stores of blocks that can be gone on with, extended and repaired."""
+
+from sweep.stores.block_store import BlockStore
+from sweep.stores.datasets import check_output, open_dataset, write
+from sweep.stores.lifecycle import (
+    block_text,
+    check_place,
+    done_blocks,
+    opened,
+    prepare,
+    status,
+    stored_grid,
+    verify,
+)
+
+__all__ = [
+    "BlockStore",
+    "block_text",
+    "check_output",
+    "check_place",
+    "done_blocks",
+    "open_dataset",
+    "opened",
+    "prepare",
+    "status",
+    "stored_grid",
+    "verify",
+    "write",
+]
