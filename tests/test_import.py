@@ -47,3 +47,12 @@ def test_read_only_home__falls_back_and_still_runs(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path), "NUMBA_CACHE_DIR": ""}
     assert run("import sweep.kernels.jit as jit; print(jit._FOLDER)", **environment).startswith(str(tmp_path))
+
+
+def test_cache_folder__is_one_for_each_version_of_numba(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""}
+    other = "import numba; numba.__version__ = '0.0'; "
+    folders = {
+        run(f"{before}import sweep.kernels.jit as jit; print(jit._FOLDER)", **environment) for before in ("", other)
+    }
+    assert len(folders) == 2

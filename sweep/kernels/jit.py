@@ -2,7 +2,7 @@
 
 Numba's disk cache notices a change of the file a kernel stands in, but not of the kernels it calls in
 other files. The cache folder is therefore named by a hash of every file of `sweep.kernels`, and of what a
-user's rule sees: a change anywhere starts an empty folder.
+user's rule sees, and by Numba's version: a change anywhere starts an empty folder.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def sources_hash() -> str:
 
 
 def _cache_folder() -> str:
-    # Numba does not key its cache by NUMBA_BOUNDSCHECK, so checked code gets a folder of its own.
-    name = sources_hash() + ("-checked" if config.BOUNDSCHECK else "")
+    # Processes that replace what another version of Numba left read each other's index before the code that it names.
+    # Numba does not key its cache by NUMBA_BOUNDSCHECK either, so checked code gets a folder of its own, too.
+    name = f"{sources_hash()}-numba-{numba.__version__}" + ("-checked" if config.BOUNDSCHECK else "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     user = f"sweep-{os.getuid()}" if hasattr(os, "getuid") else "sweep"
     candidates = [config.CACHE_DIR, os.path.join(home, "sweep"), os.path.join(tempfile.gettempdir(), user)]
