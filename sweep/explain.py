@@ -36,9 +36,9 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
         The waits [ms] that decided, with the limit they were held against: the shortest wait plus slack.
         They follow from the finish times of the requests before, so a sentence tells what the result says
         and not what the rule meant. With caches of blocks, whose evictions the result does not tell, it names
-        the replica of the longest match only where the request went there. For a rule of the user's own it
-        gives the wait on the chosen replica and the shortest one. Of a fleet with events it says only how often a
-        request was sent.
+        the replica of the longest match only where the request went there. For any other rule than ``round_robin``,
+        ``queue_aware`` and ``locality_aware``, and for these on an axis such as a stale view, it gives the wait on the
+        chosen replica and the shortest one. Of a fleet with events it says only how often a request was sent.
     """
     if "lost" in ds:
         # What the routers saw of replicas that failed does not follow from when requests finished.
@@ -51,6 +51,7 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
     owners: dict[int, int] = {}
     holders: dict[int, set[int]] = {}
     sentences = []
+    known = ds.attrs["policy"] in ("round_robin", "queue_aware", "locality_aware")
     for i in range(min(limit, ds.sizes["request"])):
         waits = np.maximum(0.0, available - arrival[i])
         prefix, session, replica = int(requests.prefix[i]), int(requests.session[i]), int(chosen[i])
@@ -58,11 +59,13 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
         if "caches" in ds.attrs:
             held = [replica] if reason[i] == "prefix_locality" else []
         owner = owners.get(session, -1) if session >= 0 else -1
-        if reason[i] == "round_robin":
+        if not known or reason[i] == "adapter_locality":
+            sentences.append(f"waits {waits[replica]:.2f}, shortest {waits.min():.2f}")
+        elif reason[i] == "round_robin":
             sentences.append(f"its turn: {i} mod {replicas}")
         else:
             nothing = "no longest match within the slack" if "caches" in ds.attrs else "no owner or holder"
-            sentences.append(_why(str(reason[i]), replica, waits, owner, held, slack, nothing))
+            sentences.append(_why(str(reason[i]), waits, owner, held, slack, nothing))
         available[replica] = finish[i]
         if prefix >= 0:
             holders.setdefault(prefix, set()).add(replica)
@@ -75,7 +78,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[int], slack: float, nothing: str) -> str:
+def _why(reason: str, waits: Floats, owner: int, held: Sequence[int], slack: float, nothing: str) -> str:
     shortest = waits.min()
     limit = shortest + slack
 
@@ -87,8 +90,6 @@ def _why(reason: str, replica: int, waits: Floats, owner: int, held: Sequence[in
         return f"shortest wait {shortest:.2f}"
     if reason == "sticky_session":
         return against_limit("owner", owner)
-    if reason not in ("prefix_locality", "queue_fallback"):
-        return f"waits {waits[replica]:.2f}, shortest {shortest:.2f}"
     parts = [against_limit("owner", owner)] if owner >= 0 else []
     holder = min(held, key=lambda candidate: (waits[candidate], candidate), default=owner)
     if holder != owner:

@@ -11,7 +11,7 @@ from keyword import iskeyword
 from typing import Any
 
 from sweep.errors import InputError, distinct, number, unknown
-from sweep.router_rules import BUILT_IN
+from sweep.router_rules import AXES, BUILT_IN
 from sweep.rule import Parameter, Rule, RuleFunction, shown
 
 _RULES: dict[str, Rule] = {rule.name: rule for rule in BUILT_IN}
@@ -104,12 +104,16 @@ class Policy:
         for part in filter(None, (part.strip() for part in (inner or "").split(","))):
             key, equals, value = part.partition("=")
             if equals and key.strip() in known and known[key.strip()].is_text:
-                parameters[key.strip()] = value.strip().strip("'\"")
+                parameters[key.strip()] = None if value.strip() == "None" else value.strip().strip("'\"")
                 continue
             try:
                 parameters[key.strip()] = ast.literal_eval(value.strip())
             except (SyntaxError, ValueError):
-                equals = ""
+                # What Python writes as float("nan"), and any other text that is no number.
+                if value.strip().lstrip("+-").lower() in ("nan", "inf"):
+                    parameters[key.strip()] = float(value)
+                else:
+                    equals = ""
             if not equals:
                 raise InputError(
                     f"Policy {text!r}: {part!r} is not of the form parameter=value with a number as value."
@@ -141,8 +145,9 @@ def register(
     Raises
     ------
     InputError
-        For a name that is not an identifier or that a built-in policy has, a function that takes other
-        arguments, or a parameter that is not a number. Registering one's own name again replaces the rule.
+        For a name that is not an identifier or that a built-in policy has, a function that takes other arguments, or
+        a parameter that is not a number or has the name of an axis (a rule sees the replicas live). Registering
+        one's own name again replaces the rule.
 
     Examples
     --------
@@ -182,6 +187,11 @@ def register(
             raise InputError(
                 f"Parameter {key!r} of policy {name!r} must be a plain identifier other than 'slack': no keyword, no "
                 "underscore in front."
+            )
+        if key in AXES:
+            raise InputError(
+                f"Parameter {key!r} of policy {name!r} is the name of an axis of the built-in policies, which would "
+                "have no effect here: a rule of your own sees the replicas live; choose another name."
             )
         defaults[key] = Parameter(number(f"Default of parameter {key!r} of policy {name!r}", default))
 

@@ -136,6 +136,8 @@ _VIRTUAL_NODES = {
 
 #: What the engine token_step knows of these.
 _STEP_VIEW = ("freshness_ms", "phase", "correction", "routers", "router_assignment")
+#: What the engines do for a rule, and no rule for itself.
+AXES = (*_STEP_VIEW, "tie", "work_error_cv")
 _STEP_LOAD = ("signal", "kv_capacity_tokens", "in_service_weight", *_STEP_VIEW, "tie")
 
 _ANY_SIGNAL = "any load signal, live or reported"
@@ -301,9 +303,10 @@ BUILT_IN = (
     Rule(
         "migrate",
         "The least loaded replica; where another one holds the prefix, its cache is copied there first and the request "
-        "is a hit. On token steps it is the state of the session that moves, and the request waits for it.",
+        "is a hit. On token steps, which have no caches, it is the state of the session that moves, and the request "
+        "waits for it.",
         engines=("timeline", "token_step"),
-        reasons=("in_place", "migrated", "least_load"),
+        reasons=("in_place", "migrated", "least_load", "no_key"),
         signals=f"prefix caches; {_ANY_SIGNAL}",
         ties=_ANY_TIE,
         source="Mooncake and DualMap migrate hot prefixes; here every miss that can be is copied",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweep.errors import number, one_of, whole
+from sweep.errors import InputError, number
 
 RuleFunction = Callable[..., Any]
 
@@ -38,10 +38,13 @@ class Parameter:
         if self.text is not None:
             return str(self.text(what, value))
         if self.choices:
-            return str(one_of(what, value, self.choices))
+            if value not in self.choices:
+                raise InputError(f"{what} must be one of {', '.join(self.choices)}, got {value!r}.")
+            return str(value)
         found = number(what, value, at_least=self.at_least, at_most=self.at_most, above=self.above)
-        # A whole number may come as 2.0, as a stored result holds it.
-        return float(whole(what, int(found) if found.is_integer() else value)) if self.whole else found
+        if self.whole and not found.is_integer():
+            raise InputError(f"{what} must be a whole number >= {self.at_least or 0:g}, got {value!r}.")
+        return found
 
 
 @dataclass(frozen=True)

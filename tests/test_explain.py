@@ -47,10 +47,22 @@ def test_other_policies__what_decides_is_named() -> None:
     assert explain_requests(ds, requests, 5.0, 10_000) == expected
 
 
+@pytest.mark.parametrize(
+    "policy",
+    ["round_robin(routers=2)", "queue_aware(freshness_ms=100)", "locality_aware(freshness_ms=100)", "sticky_session"],
+)
+def test_other_rules_and_axes__the_waits_alone(policy: str) -> None:
+    """What a router of these saw does not follow from the finish times, and is not made up."""
+    requests = WORK.realise(3)
+    ds = sweep.simulate(requests, FLEET.speeds[0], policy=policy)
+    for sentence, wait in zip(explain_requests(ds, requests, 5.0, 150), ds.queue_wait_ms.values, strict=True):
+        assert re.fullmatch(rf"waits {wait:.2f}, shortest [\d.]+", sentence)
+
+
 def test_own_rule__the_waits_alone() -> None:
     requests = sweep.Requests.from_arrays([0.0, 1.0, 1.0], [10.0, 10.0, 10.0])
     ds = sweep.simulate(requests, [1.0, 1.0], policy="round_robin")
-    ds["route_reason"] = ("request", np.array(["mine"] * 3))
+    ds.attrs["policy"] = "mine"
     assert explain_requests(ds, requests, 5.0, 3) == [
         "waits 0.00, shortest 0.00",
         "waits 0.00, shortest 0.00",

@@ -33,6 +33,17 @@ def test_label__shows_only_what_differs_from_the_default():
         ("least_load(in_service_weight)", "not of the form parameter=value"),
         ("least_load(0.5)", "not of the form parameter=value"),
         ("random(a=1)", "has no parameters"),
+        ("soft_sticky(threshold=-1)", "'threshold' of policy 'soft_sticky' must be a finite number >= 0, got -1"),
+        ("soft_sticky(threshold=nan)", "must be a finite number >= 0, got nan"),
+        ("soft_sticky(threshold=-inf)", "must be a finite number >= 0, got -inf"),
+        ("soft_sticky(relative=0.5)", "must be a finite number >= 1, got 0.5"),
+        ("bounded_hash(bound=0.9)", "'bound' of policy 'bounded_hash' must be a finite number >= 1, got 0.9"),
+        ("power_of_d(d=0)", "must be a finite number >= 1"),
+        ("power_of_d(d=1.5)", "must be a whole number >= 1, got 1.5"),
+        ("least_load(freshness_ms=-1)", "must be a finite number >= 0, got -1"),
+        ("least_load(routers=0)", "must be a finite number >= 1 and <= 64, got 0"),
+        ("least_load(tie=last)", "'tie' of policy 'least_load' must be one of first, random, rotate, got 'last'"),
+        ("weighted_round_robin(weights=5:0)", "positive numbers, one per replica, such as 5:1:1, got '0'"),
         ("round robin", "not of the form name"),
         ("", "not of the form name"),
         ("__import__('os')", "not of the form parameter=value"),
@@ -73,3 +84,14 @@ def test_catalogue__every_entry_is_complete():
     for rule in catalogue():
         assert rule.sentence.endswith(".") and rule.signals and rule.ties and rule.source and rule.reasons
         assert set(rule.engines) <= {"timeline", "token_step"}
+
+
+def test_parse__the_default_of_weights_as_python_writes_it():
+    assert sweep.Policy.parse("weighted_round_robin(weights=None)") == sweep.Policy("weighted_round_robin")
+
+
+def test_register__no_parameter_has_the_name_of_an_axis():
+    with pytest.raises(
+        InputError, match=r"'freshness_ms' of policy 'mine' is the name of an axis.*sees the replicas live"
+    ):
+        sweep.register("mine", parameters={"freshness_ms": 0.0})

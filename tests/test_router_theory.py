@@ -146,6 +146,13 @@ def test_migrate__counts_its_copies():
     assert replay.effective_service_ms.values.tolist() == [10.0, 9.0, 7.0]
 
 
+@pytest.mark.parametrize(("engine", "key"), [("timeline", "prefix"), ("token_step", "session")])
+def test_migrate__a_request_without_a_key_says_so(engine, key):
+    requests = sweep.Requests.from_arrays([0.0, 1.0], [1.0] * 2, prompt_tokens=[9, 9], **{key: ["a", None]})
+    ds = sweep.simulate(requests, [1.0, 1.0], policy="migrate", engine=engine)
+    assert ds.route_reason.values.tolist() == ["least_load", "no_key"]
+
+
 def test_signals__are_named_once():
     assert codes.SIGNALS[codes.WORK] == "work"
     assert codes.SIGNALS[codes.UTILISATION] == "utilisation"

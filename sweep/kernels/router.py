@@ -440,8 +440,9 @@ def run_router(
                         reason = 0
             elif rule == MIGRATE:
                 chosen = least(load, up, choice)
-                reason = 2
+                reason = 3
                 if prefix[i] >= 0:
+                    reason = 2
                     if blocks is None:
                         fill_holders(
                             prefix[i], k, now, cached_at, sent_prefix, reported_at, stale, corrected, outages, some

@@ -307,7 +307,7 @@ def run_token_router(
                             reason = 0
                 elif rule == MIGRATE:
                     chosen = least(believed, up, choice)
-                    reason = 2
+                    reason = 2 if session[i] >= 0 else 3
                     if home[k, session[i]] >= 0:
                         reason = 0 if home[k, session[i]] == chosen else 1
                 elif rule in (CONSISTENT_HASH, BOUNDED_HASH):

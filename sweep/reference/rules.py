@@ -91,6 +91,8 @@ def choose(run: Simulation, i: int, now: float, router: Router, up: list[int]) -
                 return owner, "sticky_session"
         return shortest, "session_moved" if owner is not None and name == "soft_sticky" else "new_session"
     if name == "migrate":
+        if run.prefix_of(i) is None:
+            return shortest, "no_key"
         held = run.nearest(router, i, now, up)
         if shortest in held:
             return shortest, "in_place"

@@ -347,7 +347,9 @@ class StepSimulation:
             return self._on_ring(request, loads, up)
         shortest = least(loads, up)
         if name == "migrate":
-            if session is None or session not in self.homes[router.number]:
+            if session is None:
+                return shortest, "no_key"
+            if session not in self.homes[router.number]:
                 return shortest, "least_load"
             return shortest, "in_place" if self.homes[router.number][session][0] == shortest else "migrated"
         if name in ("sticky_session", "soft_sticky"):
