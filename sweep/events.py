@@ -142,5 +142,7 @@ def _checked(event: Any, replicas: int) -> Event:
     start = number(f"start_ms of {event}", event.start_ms, at_least=0.0)
     end = number(f"end_ms of {event}", event.end_ms, above=start, finite=False)
     if isinstance(event, Slow):
-        return Slow(int(event.replica), start, end, number(f"factor of {event}", event.factor, above=0.0))
+        return Slow(
+            int(event.replica), start, end, number(f"factor of {event}", event.factor, at_least=1e-9, at_most=1e9)
+        )
     return type(event)(int(event.replica), start, end)

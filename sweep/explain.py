@@ -43,7 +43,7 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
     if "lost" in ds:
         # What the routers saw of replicas that failed does not follow from when requests finished.
         tries = zip(ds["lost"].values[:limit], ds["attempts"].values[:limit], strict=True)
-        return [f"lost, sent {_times(n)}" if lost else f"sent {_times(n)}" for lost, n in tries]
+        return [f"{'lost, ' if lost else ''}{_sent(n)}" for lost, n in tries]
     replicas = ds.sizes["replica"]
     arrival, finish = ds["arrival_ms"].values, ds["finish_ms"].values
     chosen, reason = ds["replica_id"].values, ds["route_reason"].values
@@ -74,8 +74,8 @@ def explain_requests(ds: xr.Dataset, requests: Requests, slack: float, limit: in
     return sentences
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _sent(count: int) -> str:
+    return "never sent" if count == 0 else "sent once" if count == 1 else f"sent {count} times"
 
 
 def _why(reason: str, waits: Floats, owner: int, held: Sequence[int], slack: float, nothing: str) -> str:

@@ -25,6 +25,8 @@ Array = NDArray[Any]
 
 #: The rules that the lane engine of `sweep.kernels.timeline` knows, where nothing is stale, guessed or shared.
 _LANE_RULES = ("round_robin", "queue_aware", "locality_aware")
+# Below it, times of reports are more than 64 bits count, and the last digits of an arrival.
+_LEAST_FRESHNESS_MS = 1e-6
 _HASHING = (codes.CONSISTENT_HASH, codes.BOUNDED_HASH)
 
 
@@ -39,6 +41,12 @@ def check_policy(policy: Policy, requests: Requests, count: int, settings: Setti
     if policy.rule.function:
         return
     given = policy.parameters
+    freshness = float(given.get("freshness_ms", 0.0))
+    if 0.0 < freshness < _LEAST_FRESHNESS_MS:
+        raise InputError(
+            f"Parameter 'freshness_ms' of policy {policy.name!r} must be 0, a live view, or at least "
+            f"{_LEAST_FRESHNESS_MS:g} ms, got {freshness:g}."
+        )
     weights = signal_weights("signal", given["signal"]) if "signal" in given else []
     if weights and weights[codes.TOKENS] + weights[codes.KV] > 0 and len(requests) and not requests.tokens.any():
         raise InputError(
@@ -286,7 +294,7 @@ def outcome_statistics(
     ]
     return extra | {
         "lost_requests": float(fates.lost[warmup:].sum()),
-        "retried_requests": float((fates.attempts[warmup:] > 0).sum()),
+        "retried_requests": float((fates.sent[warmup:] > 1).sum()),
         "misrouted_requests": float(fates.misrouted[warmup:].sum()),
         "recovery_ms": float(np.max(recoveries)) if recoveries else np.nan,
     }
@@ -299,7 +307,8 @@ def speed_pieces(speed: Array, events: Events | None) -> tuple[Array, Array]:
         pieces = [(0.0, nominal)]
         for event in events.events if events else ():
             if event.replica == replica and isinstance(event, Slow):
-                if pieces[-1][0] == event.start_ms:
+                # The nominal speed stays the first piece: routers hold it for true until they learn of an event at 0.
+                if len(pieces) > 1 and pieces[-1][0] == event.start_ms:
                     pieces.pop()
                 pieces += [(event.start_ms, nominal * event.factor), (event.end_ms, nominal)]
         starts += [start for start, _ in pieces]

@@ -60,7 +60,8 @@ def simulate(
     ``cache_hit``, ``start_ms``, ``finish_ms``, ``queue_wait_ms`` and ``effective_service_ms``. The token-step engine
     gives ``replica_id`` (-1 = sent to none within the run), ``route_reason`` ("" then), ``start_ms`` (NaN = never) and
     ``queue_wait_ms``, and ``load`` (step, replica) in tokens. A fleet with events adds ``lost`` (then the times are
-    NaN, the replica is -1 and the reason "") and ``attempts``.
+    NaN, the replica is -1 and the reason "") and ``attempts``, how often it was
+    sent.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def _timeline(
         start, effective = (np.where(fates.lost, np.nan, times) for times in (start, effective))
         replica = np.where(fates.lost, -1, replica)
         hit = hit & ~fates.lost
-        failed = {"lost": ("request", fates.lost), "attempts": ("request", fates.attempts + 1)}
+        failed = {"lost": ("request", fates.lost), "attempts": ("request", fates.sent)}
     return failed | {
         "arrival_ms": ("request", requests.arrival_ms, ms),
         "service_ms": ("request", requests.service_ms, ms | {"comment": "At speed 1, without a cache hit."}),
@@ -154,7 +155,7 @@ def _token_step(
     failed: dict[str, Any] = {}
     if events is not None:
         there &= ~routed.lost
-        failed = {"lost": ("request", routed.lost), "attempts": ("request", routed.attempts + 1)}
+        failed = {"lost": ("request", routed.lost), "attempts": ("request", routed.sent)}
     entered = np.where(there & (routed.entered >= 0), routed.entered, np.nan)
     until = np.where(np.isnan(entered), len(load), entered)
     replica = np.where(there, routed.replica, -1)

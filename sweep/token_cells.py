@@ -205,7 +205,7 @@ class TokenCell:
             )
             for event in in_steps.events
         ]  # fmt: skip
-        counts = (routed.lost.sum(), (routed.attempts > 0).sum(), routed.misrouted.sum())
+        counts = (routed.lost.sum(), (routed.sent > 1).sum(), routed.misrouted.sum())
         return [*map(float, counts), float(np.max(recoveries)) if recoveries else np.nan]
 
 

@@ -224,7 +224,7 @@ _TOKEN_STEP = (
         "request_count",
         "1",
         "requests",
-        "Requests in the stream that arrived within the run.",
+        "Requests that arrived within the run and were not lost; `finished_requests` counts those that finished.",
         integer=True,
     ),
     Variable(

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from rules import registered
 
 import sweep
 
@@ -20,7 +21,7 @@ FLEET = sweep.Fleet.fixed([1.0, 1.0])
         ([sweep.Down(0, 0.0, 5.0), sweep.Slow(0, 4.0, 6.0, 0.5)], {}, "Events of replica 0 overlap"),
         ([sweep.Down(0, 5.0, 5.0)], {}, "end_ms of .* > 5"),
         ([sweep.Down(0, -1.0, 5.0)], {}, "start_ms of .* >= 0"),
-        ([sweep.Slow(0, 1.0, 5.0, 0.0)], {}, "factor of .* > 0"),
+        ([sweep.Slow(0, 1.0, 5.0, 0.0)], {}, "factor of .* >= 1e-09"),
         (["down"], {}, "must be a sweep.Down, sweep.Drain or sweep.Slow"),
         (sweep.Down(0, 0.0, 1.0), {}, "must be a list"),
         ([], {"heartbeat_ms": -1.0}, "heartbeat_ms must be a finite number >= 0"),
@@ -149,3 +150,60 @@ def test_nobody_foresees_an_event(policy):
         once = early & (sweep.simulate(work, fleet, policy=policy).attempts.values == 1)
         assert once.sum() > 100
         assert sent[0][once].tolist() == sent[1][once].tolist()
+
+
+def fastest(view, request, parameters):
+    return view.speed.argmax()
+
+
+@pytest.mark.parametrize(
+    ("policy", "engine", "expected"),
+    [
+        ("weighted_round_robin", "timeline", [0, 1, 0, 1]),
+        ("weighted_round_robin", "token_step", [0, 1, 0, 1]),
+        ("least_load(speed=known)", "timeline", [0, 1, 0, 1]),
+        ("least_load(speed=known)", "token_step", [0, 1, 0, 1]),
+        ("shortest_expected_delay", "timeline", [0, 1, 0, 1]),
+        ("fastest", "timeline", [0, 0, 0, 0]),
+    ],
+)
+def test_slow_from_the_start__routers_learn_of_it_as_of_any_event(policy, engine, expected):
+    stream = sweep.Requests.from_arrays([0.0] * 4, [4.0] * 4, prompt_tokens=[300] * 4)
+    slow = [sweep.Slow(0, 0.0, 1e6, 0.1)]
+    with registered(("fastest", fastest, {})):
+        late, at_once = (
+            sweep.simulate(stream, FLEET.with_events(slow, heartbeat_ms=heartbeat), policy=policy, engine=engine)
+            for heartbeat in (10.0, 0.0)
+        )
+    # Until routers learn of it, the slow replica looks like the other one. It is slow all the same.
+    assert late.replica_id.values.tolist() == expected
+    assert at_once.replica_id.values.tolist() != expected
+    if engine == "timeline":
+        assert late.effective_service_ms.values[0] == 40.0
+
+
+def test_retried__counts_what_was_sent_again():
+    """Both replicas go down for good: what they held is lost, and was sent once."""
+    down = [sweep.Down(0, 5.0, math.inf), sweep.Down(1, 5.0, math.inf)]
+    fleet = FLEET.with_events(down, heartbeat_ms=1.0, misses=1, retries=5)
+    stream = sweep.Requests.from_arrays([0.0, 1.0, 20.0], [10.0] * 3, prompt_tokens=[999] * 3)
+    for engine in ("timeline", "token_step"):
+        ds = sweep.simulate(stream, fleet, policy="round_robin", engine=engine)
+        assert ds.lost.values.all()
+        # Nobody is held to be up when the last one comes.
+        assert ds.attempts.values.tolist() == [1, 1, 0]
+        ds = sweep.run(sweep.Workload.fixed(stream), fleet, policy="round_robin", seed=1, engine=engine)
+        assert (ds.lost_requests.item(), ds.retried_requests.item()) == (3, 0)
+
+
+@pytest.mark.parametrize("factor", [1e-320, 1e10])
+def test_slow__a_factor_has_the_bounds_of_a_speed(factor):
+    with pytest.raises(sweep.InputError, match=r"factor of .* must be a finite number >= 1e-09 and <= 1e"):
+        FLEET.with_events([sweep.Slow(0, 1.0, 2.0, factor)])
+
+
+@pytest.mark.parametrize("engine", ["timeline", "token_step"])
+def test_freshness__is_live_or_can_be_counted(engine):
+    stream = sweep.Requests.from_arrays([0.0], [1.0], prompt_tokens=[9])
+    with pytest.raises(sweep.InputError, match="must be 0, a live view, or at least 1e-06 ms, got 1e-15"):
+        sweep.simulate(stream, FLEET, policy="least_load(freshness_ms=1e-15)", engine=engine, step_ms=1e-15)

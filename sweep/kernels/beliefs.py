@@ -17,9 +17,10 @@ from sweep.kernels.replicas import FOLLOWING, HEAD, REQUEST, ROUTER, own_unseen_
 
 
 class Fates(NamedTuple):
-    """What became of every request: attempts after the first, whether it was lost, misrouted, and copied a cache."""
+    """Of every request: how often it failed and was sent, whether it was lost, was misrouted, copied a cache."""
 
     attempts: np.ndarray
+    sent: np.ndarray
     lost: np.ndarray
     misrouted: np.ndarray
     migrated: np.ndarray
@@ -27,7 +28,7 @@ class Fates(NamedTuple):
 
 def new_fates(requests: int) -> Fates:
     """Return room for the fates of a stream; the engine fills it."""
-    return Fates(np.empty(requests, np.int64), *(np.empty(requests, np.bool_) for _ in range(3)))
+    return Fates(*(np.empty(requests, np.int64) for _ in range(2)), *(np.empty(requests, np.bool_) for _ in range(3)))
 
 
 @kernel

@@ -124,7 +124,7 @@ def run_router(
     """
     arrival, service, prefix, session, adapter, prompt, tokens, prefixes, sessions, adapters = traffic
     start_at, effective, sent_to, route = record.start, record.effective, record.replica, record.route
-    attempts, lost, misrouted, migrated = fates
+    attempts, sent, lost, misrouted, migrated = fates
     n = arrival.size
     replicas = first.size - 1
     routers = rules.routers
@@ -174,6 +174,7 @@ def run_router(
     start = np.empty(routers, np.int64)
     router = np.zeros(n, np.int64)
     attempts[:] = 0
+    sent[:] = 0
     lost[:] = False
     misrouted[:] = False
     migrated[:] = False
@@ -517,6 +518,7 @@ def run_router(
                 j = outage[r]
                 present = j < outages.first[r + 1] and outages.start[j] <= now
                 sent_to[i, 0] = r
+                sent[i] += 1
                 if present:
                     misrouted[i] = True
                     if outages.drain[j]:

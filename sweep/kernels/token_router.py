@@ -71,6 +71,7 @@ class Routed(NamedTuple):
     entered: np.ndarray
     reason: np.ndarray
     attempts: np.ndarray
+    sent: np.ndarray
     lost: np.ndarray
     misrouted: np.ndarray
     migrated: np.ndarray
@@ -78,7 +79,7 @@ class Routed(NamedTuple):
 
 def new_routed(requests: int) -> Routed:
     """Return room for what becomes of a stream; the engine fills it."""
-    return Routed(*(np.empty(requests, np.int64) for _ in range(4)), *(np.empty(requests, np.bool_) for _ in range(3)))
+    return Routed(*(np.empty(requests, np.int64) for _ in range(5)), *(np.empty(requests, np.bool_) for _ in range(3)))
 
 
 @kernel
@@ -123,7 +124,7 @@ def run_token_router(
         Filled: sum of the load over steps.
     """
     step, tokens, prompt, session, prefix, sessions, prefixes = stream
-    replica, entered, route, attempts, lost, misrouted, migrated = routed
+    replica, entered, route, attempts, sent, lost, misrouted, migrated = routed
     n = step.size
     replicas = first.size - 1
     routers = rules.routers
@@ -173,6 +174,7 @@ def run_token_router(
     entered[:] = -1
     route[:] = 0
     attempts[:] = 0
+    sent[:] = 0
     lost[:] = False
     misrouted[:] = False
     migrated[:] = False
@@ -262,7 +264,7 @@ def run_token_router(
                         believed[r] = reported[r] + own[k, r] if stale else load_of(r, rules, state)
                     if rules.speed == SPEED_KNOWN:
                         for r in range(replicas):
-                            believed[r] /= speed_at(first, piece, r, max(s - outages.delay, 0.0))
+                            believed[r] /= speed_at(first, piece, r, s - outages.delay)
 
                 # --- The choice ---------------------------------------------------------------------------------------
                 number = attempts[i] * n + i
@@ -286,9 +288,7 @@ def run_token_router(
                 elif rule == WEIGHTED_ROUND_ROBIN:
                     for r in range(replicas):
                         weight[r] = (
-                            tables.weight[r]
-                            if tables.weight.size > 0
-                            else speed_at(first, piece, r, max(s - outages.delay, 0.0))
+                            tables.weight[r] if tables.weight.size > 0 else speed_at(first, piece, r, s - outages.delay)
                         )
                     chosen = smooth(current[k], weight, up)
                 elif rule == STICKY_SESSION:
@@ -328,6 +328,7 @@ def run_token_router(
                 r = chosen
                 replica[i] = r
                 route[i] = reason
+                sent[i] += 1
                 if session[i] >= 0:
                     owners[k, session[i]] = r
                 j = outage[r]

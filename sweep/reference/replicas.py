@@ -51,7 +51,7 @@ class Server:
         self.pieces = [(0.0, self.speed)]
         for event in mine:
             if isinstance(event, Slow):
-                if self.pieces[-1][0] == event.start_ms:
+                if len(self.pieces) > 1 and self.pieces[-1][0] == event.start_ms:
                     self.pieces.pop()
                 self.pieces += [(event.start_ms, self.speed * event.factor), (event.end_ms, self.speed)]
 

@@ -353,6 +353,8 @@ class Simulation:
         chosen, reason = choose(self, i, now, router, up)
         self.served[chosen] += 1
         server = self.servers[chosen]
+        if i in self.sent_to:
+            self.outcome.retried.add(i)
         self.sent_to[i] = chosen
         down = server.down_at(now)
         if down or server.draining_at(now):
@@ -391,7 +393,6 @@ class Simulation:
             self.outcome.lost.add(i)
             return
         self.attempts[i] += 1
-        self.outcome.retried.add(i)
         self._send(i, now, failed)
 
     def _serve(self, i: int, now: float, router: Router, server: Server, reason: str, dead: bool) -> None:

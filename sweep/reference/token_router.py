@@ -206,8 +206,7 @@ class StepSimulation:
             loads = [self._load(replica) for replica in self.replicas]
         if self.given.get("speed") == "known":
             return [
-                load / replica.speed_at(max(step - self.delay, 0))
-                for load, replica in zip(loads, self.replicas, strict=True)
+                load / replica.speed_at(step - self.delay) for load, replica in zip(loads, self.replicas, strict=True)
             ]
         return loads
 
@@ -233,6 +232,8 @@ class StepSimulation:
         session = self.requests[i].get("session_id")
         chosen, reason = self._choose(i, step, router, up)
         replica = self.replicas[chosen]
+        if i in self.sent_to:
+            self.outcome.retried.add(i)
         self.sent_to[i], self.reason[i] = chosen, reason
         if session is not None:
             router.owners[session] = chosen
@@ -297,7 +298,6 @@ class StepSimulation:
             self.outcome.lost.add(i)
             return
         self.attempts[i] += 1
-        self.outcome.retried.add(i)
         self._send(i, step, failed)
 
     # --- The rules ----------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class StepSimulation:
     def _smooth(self, step: int, router: Router, up: Sequence[int]) -> int:
         weights = str(self.given["weights"])
         if weights == "speed":
-            weight = [replica.speed_at(max(step - self.delay, 0)) for replica in self.replicas]
+            weight = [replica.speed_at(step - self.delay) for replica in self.replicas]
         else:
             weight = [float(part) for part in weights.split(":")]
         for r in up:
