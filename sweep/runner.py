@@ -22,7 +22,7 @@ from sweep.fleet import Fleet
 from sweep.grid import Grid
 from sweep.policies import Policy
 from sweep.provenance import code_hash
-from sweep.stores import BlockStore, block_text, open_dataset, opened, prepare, stored_grid
+from sweep.stores import BlockStore, Opened, block_text, open_dataset, opened, prepare, stored_grid
 from sweep.work import Done, Job
 from sweep.workload import Workload
 
@@ -141,8 +141,7 @@ def run(
     if store is None:
         return _in_memory(grid, layout_in_memory(grid, workers, block_seeds), executor, workers, progress)
     kept = BlockStore(os.fspath(store))
-    grid, layout = stored_grid(kept, grid, block_seeds, extend=extend)
-    fill(kept, grid, layout, executor, workers, progress)
+    fill(kept, stored_grid(kept, grid, block_seeds, extend=extend), executor, workers, progress)
     return open_dataset(store)
 
 
@@ -169,29 +168,29 @@ def repair(
     """
     workers = _available_cores() if workers is None else whole("workers", workers, at_least=1)
     kept = BlockStore(os.fspath(store))
-    grid, layout = opened(kept)
+    grid, layout, content = opened(kept)
     prepare(kept)
     if not kept.labelled(grid, layout):
         kept.unlabel()
         kept.label(grid, layout)
     kept.forget([block for block, _ in kept.damaged(grid, layout)])
-    fill(kept, grid, layout, executor, workers, progress)
+    fill(kept, Opened(grid, layout, content), executor, workers, progress)
 
 
 def fill(
     kept: BlockStore,
-    grid: Grid,
-    layout: Layout,
+    held: Opened,
     executor: Executor | Client | str,
     workers: int,
     progress: bool,
 ) -> None:
-    """Compute the blocks that a store misses."""
-    missing = kept.missing(grid, layout)
+    """Compute the blocks that a store misses of what it holds."""
+    missing = kept.missing(held.grid, held.layout)
     if missing:
         prepare(kept)
+        job = _job(held.grid, held.layout, kept.location, held.content)
         then = f" and are kept in {kept.location!r}; the same command goes on"
-        _compute(grid, layout, missing, executor, workers, progress, lambda *_: None, then, store=kept.location)
+        _compute(job, held.grid, missing, executor, workers, progress, lambda *_: None, then)
 
 
 def _in_memory(
@@ -208,28 +207,30 @@ def _in_memory(
                 result[name][block.policy][(slack, heterogeneity, *points, seed)] = values
 
     wanted = list(blocks(counts(grid), layout))
-    _compute(grid, layout, wanted, executor, workers, progress, place, "; nothing was written", store=None)
+    job = _job(grid, layout)
+    _compute(job, grid, wanted, executor, workers, progress, place, "; nothing was written")
     dims = tuple(grid.dims)
     data = {name: ((*dims, *v.dims), result[name], v.attrs) for name, v in grid.variables.items()}
     return xr.Dataset(data, labels.coordinates(grid), labels.attributes(grid))
 
 
+def _job(grid: Grid, layout: Layout, store: str | None = None, content: str = "") -> Job:
+    # Without the seeds, of which each task carries its own: a million of them would travel with every one.
+    return Job(replace(grid, seeds=()), layout, store, code_hash(), content)
+
+
 def _compute(
+    job: Job,
     grid: Grid,
-    layout: Layout,
     missing: Sequence[Block],
     executor: Executor | Client | str,
     workers: int,
     progress: bool,
     take: Callable[[Task, Done], None],
     then: str,
-    *,
-    store: str | None,
 ) -> None:
     """Compute blocks on the executor, with a progress bar that counts blocks and simulated requests per second."""
-    # Without the seeds, of which each task carries its own: a million of them would travel with every one.
-    content = "" if store is None else BlockStore(store).content()
-    job = Job(replace(grid, seeds=()), layout, store, code_hash(), content)
+    layout = job.layout
     done = requests = 0
     begin = time.monotonic()
 
@@ -254,7 +255,7 @@ def _compute(
             taken,
             lambda task: "Block " + " and ".join(block_text(grid, layout, block) for block in task.blocks),
             state,
-            keeps=store is not None,
+            keeps=job.store is not None,
         )
 
 

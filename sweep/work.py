@@ -29,7 +29,7 @@ class Flag(Protocol):
 class Job:
     """All that tasks share: the grid without its seeds, the layout, the store if there is one, and the code.
 
-    ``content`` is the hash of what the store held when the job was made.
+    ``content`` is the hash of the file that says what the store holds, as it was when the grid was read from it.
     """
 
     grid: Grid
@@ -102,11 +102,8 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
                 into[name][(*box[:2], *points, box[2])] = array
     if store is None:
         return Done(requests, job.code, arrays)
-    if store.content() != job.content:
-        raise InputError(
-            f"The store {job.store!r} was extended by another process meanwhile, so that its blocks are others; run "
-            "the command again."
-        )
+    if store.extended(job.content):
+        raise store.overtaken()
     seconds = time.perf_counter() - begin
     for block, values in zip(wanted, arrays, strict=True):
         share = len(wanted)

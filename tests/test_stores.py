@@ -25,7 +25,7 @@ import sweep
 from sweep import provenance, runner, stores
 from sweep import work as work_module
 from sweep.blocks import Block
-from sweep.stores import block_store, chunks, grid_file
+from sweep.stores import block_store, chunks, grid_file, lifecycle
 from sweep.stores.files import _owner, files_at
 
 
@@ -344,25 +344,71 @@ def test_extend__a_cut_in_the_middle_is_gone_on_with(store: Path, monkeypatch: p
     assert_same_bits(run(store, seed=14), run(seed=14))
 
 
+@pytest.mark.parametrize("moment", ["missing", "label"])
 def test_extend__by_two_at_once_with_different_seeds_mixes_nothing(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The other one extends while this one computes: the same places of the lattice now belong to other seeds."""
+    """Both have read the same grid. The other one extends it at a moment of this one: one of them must give way."""
+    mine, others = [*range(SEEDS), 60, 61], [*range(SEEDS), 70, 71]
+    before = lifecycle.read(block_store.BlockStore(str(store)))
+    original = getattr(block_store.BlockStore, moment)
+    said: list[str] = []
+
+    def overtaken(*arguments: Any) -> Any:
+        found = original(*arguments)
+        with monkeypatch.context() as patched:
+            patched.setattr(block_store.BlockStore, moment, original)
+            patched.setattr(lifecycle, "read", lambda kept: before)
+            try:
+                run(store, extend=True, seed=others)
+            except sweep.InputError as error:
+                said.append(str(error))
+        monkeypatch.setattr(block_store.BlockStore, moment, original)
+        return found
+
+    monkeypatch.setattr(block_store.BlockStore, moment, overtaken)
+    try:
+        run(store, extend=True, seed=mine)
+    except sweep.InputError as error:
+        said.append(str(error))
+    monkeypatch.undo()
+    assert len(said) == 1 and "was extended by another process meanwhile" in said[0]
+    kept = mine if moment == "label" else others
+    assert_same_bits(run(store, seed=kept), run(seed=kept))
+    assert stores.verify(store) == []
+
+
+def test_extend__while_an_older_command_computes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one finishes and extends the store while this one computes: its block is another one by then."""
     simulate = work_module.simulate
-    others: list[xr.Dataset] = []
+    forget(store, "0.0.0.3-3.2.2")
 
     def overtaken(*arguments: Any) -> Any:
         monkeypatch.setattr(work_module, "simulate", simulate)
-        (store / "grid.json").write_text(before)
-        others.append(run(store, extend=True, seed=[*range(SEEDS), 70, 71]))
+        run(store)
+        run(store, extend=True, seed=13)
         return simulate(*arguments)
 
-    before = (store / "grid.json").read_text()
     monkeypatch.setattr(work_module, "simulate", overtaken)
     with pytest.raises(sweep.InputError, match="was extended by another process meanwhile"):
-        run(store, extend=True, seed=[*range(SEEDS), 60, 61], workers=1)
+        run(store, workers=1)
     assert stores.verify(store) == []
-    assert_same_bits(sweep.open(store), run(seed=[*range(SEEDS), 70, 71]))
+    assert_same_bits(sweep.open(store), run(seed=13))
+
+
+def test_extend__killed_before_anything_else_was_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was decided stands: the same command goes on, and no other one can extend the store before."""
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(block_store.BlockStore, "label", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(store, extend=True, seed=14)
+    with pytest.raises(sweep.InputError, match="misses 6 blocks; finish it with its own command, then extend it"):
+        run(store, extend=True, seed=[70, 71])
+    assert_same_bits(run(store, extend=True, seed=14), run(seed=14))
 
 
 def test_objects__of_two_that_begin_at_once_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from sweep.stores.block_store import BlockStore
 from sweep.stores.datasets import check_output, open_dataset, write
 from sweep.stores.lifecycle import (
+    Opened,
     block_text,
     check_place,
     done_blocks,
@@ -15,6 +16,7 @@ from sweep.stores.lifecycle import (
 
 __all__ = [
     "BlockStore",
+    "Opened",
     "block_text",
     "check_output",
     "check_place",

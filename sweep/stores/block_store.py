@@ -3,6 +3,7 @@
 A store at ``out.zarr`` holds, beside the arrays:
 
 * ``grid.json``: what is simulated, by which code, and the layout of the blocks (see `sweep.stores.grid_file`);
+  ``grid-HASH.json`` the same after an extension of the one whose content has that hash;
 * ``blocks/POLICY.SLACK.HETEROGENEITY.SEED-CELLS``: the name of a record says which block of the lattice is whole, and
   how many slacks, heterogeneities and seeds of it; its content says what they cost. A block without a record does
   not exist, whatever chunks lie there. Records are added and removed, never changed.
@@ -10,7 +11,6 @@ A store at ``out.zarr`` holds, beside the arrays:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +22,7 @@ import numpy as np
 from sweep import labels
 from sweep.blocks import Block, Counts, Layout, blocks, counts, empty, inner_shape
 from sweep.engines import Arrays
+from sweep.errors import InputError
 from sweep.grid import Grid
 from sweep.stores import chunks, grid_file
 from sweep.stores.files import Files, files_at
@@ -114,9 +115,16 @@ class BlockStore:
         )
         return [block for block in wanted if block.have != block.shape]
 
-    def content(self) -> str:
-        """Return a hash of ``grid.json``: what the store holds changes when it is extended."""
-        return hashlib.sha256(self.files.read(grid_file.NAME)).hexdigest()
+    def extended(self, content: str) -> bool:
+        """Return whether the grid whose file has this hash was extended."""
+        return self.files.exists(grid_file.successor(content))
+
+    def overtaken(self) -> InputError:
+        """Return the error of a process whose grid another one extended."""
+        return InputError(
+            f"The store {self.location!r} was extended by another process meanwhile, so that its blocks are others; "
+            "run the command again."
+        )
 
     def record_count(self) -> int:
         """Return the number of records; every block that is computed adds one."""

@@ -1,4 +1,4 @@
-"""``grid.json``: what a store holds, and whether a command asks for the same."""
+"""``grid.json`` and its successors: what a store holds, and whether a command asks for the same."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ NAME = "grid.json"
 
 #: What a store can be extended along.
 _GROWS = ("policies", "slack", "heterogeneity", "seeds")
+
+
+def successor(content: str) -> str:
+    """Return the name of the file that says what a store holds after the extension of what a file said before.
+
+    `content` is the hash of that file.
+    """
+    return f"grid-{content}.json"
+
+
+def asked(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a description says of the sweep, whoever wrote it."""
+    return {name: value for name, value in described.items() if name not in ("sweep_version", "machine")}
 
 
 def describe(grid: Grid, layout: Layout, requests_per_seed: int) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweep.blocks import Block, Layout, blocks, layout_on_disk, requests_per_seed
 from sweep.errors import InputError
@@ -39,7 +40,22 @@ def check_place(location: str | os.PathLike[str]) -> None:
         )
 
 
-def stored_grid(kept: BlockStore, grid: Grid, block_seeds: int | None, *, extend: bool) -> tuple[Grid, Layout]:
+class Stored(NamedTuple):
+    """What a store holds, as one of its grid files describes it, and the hash of that file."""
+
+    described: dict[str, Any]
+    content: str
+
+
+class Opened(NamedTuple):
+    """The grid and layout of a store, and the hash of the file that they were read from."""
+
+    grid: Grid
+    layout: Layout
+    content: str
+
+
+def stored_grid(kept: BlockStore, grid: Grid, block_seeds: int | None, *, extend: bool) -> Opened:
     """Make the store of a grid, or go on with the one that is there.
 
     Returns
@@ -59,35 +75,41 @@ def stored_grid(kept: BlockStore, grid: Grid, block_seeds: int | None, *, extend
         prepare(kept)
         kept.files.create(grid_file.NAME, json.dumps(described).encode())
     stored = read(kept)
-    grid_file.check_same(kept.location, stored, grid, extend=extend)
-    layout = grid_file.layout_of(stored)
+    grid_file.check_same(kept.location, stored.described, grid, extend=extend)
+    layout = grid_file.layout_of(stored.described)
     if block_seeds not in (None, layout.seed):
         raise InputError(
             f"block_seeds is {layout.seed} in the store {kept.location!r} and {block_seeds} here; the blocks of a "
             "store are fixed, so leave it out."
         )
     if extend:
-        grid = _extended(kept, grid_file.grid_of(stored), grid, layout)
+        grid, stored = _extended(kept, stored, grid, layout)
     kept.label(grid, layout)
-    return grid, layout
+    return Opened(grid, layout, stored.content)
 
 
-def _extended(kept: BlockStore, old: Grid, grid: Grid, layout: Layout) -> Grid:
+def _extended(kept: BlockStore, stored: Stored, grid: Grid, layout: Layout) -> tuple[Grid, Stored]:
+    old = grid_file.grid_of(stored.described)
     new = grid_file.united(old, grid)
     if new.dims == old.dims:
-        return old
+        return old, stored
     missing = kept.missing(old, layout)
     if missing:
         raise InputError(
             f"The store {kept.location!r} misses {len(missing)} blocks; finish it with its own command, then extend it."
         )
     prepare(kept)
-    described = grid_file.describe(new, layout, requests_per_seed(new))
-    kept.files.write({grid_file.NAME: json.dumps(described).encode()})
-    return new
+    described = json.dumps(grid_file.describe(new, layout, requests_per_seed(new))).encode()
+    # Of two who extend the same grid, one creates its successor; nothing that was read before is ever overwritten.
+    kept.files.create(grid_file.successor(stored.content), described)
+    content = kept.files.read(grid_file.successor(stored.content))
+    found = _parsed(kept, content)
+    if grid_file.asked(found.described) != grid_file.asked(json.loads(described)):
+        raise kept.overtaken()
+    return new, found
 
 
-def opened(kept: BlockStore) -> tuple[Grid, Layout]:
+def opened(kept: BlockStore) -> Opened:
     """Return grid and layout of a store, rebuilt from what it says of itself.
 
     Raises
@@ -96,9 +118,9 @@ def opened(kept: BlockStore) -> tuple[Grid, Layout]:
         When there is no store; when other code made it; when a rule of one's own is not registered.
     """
     stored = read(kept)
-    grid = grid_file.grid_of(stored)
-    grid_file.check_same(kept.location, stored, grid)
-    return grid, grid_file.layout_of(stored)
+    grid = grid_file.grid_of(stored.described)
+    grid_file.check_same(kept.location, stored.described, grid)
+    return Opened(grid, grid_file.layout_of(stored.described), stored.content)
 
 
 def prepare(kept: BlockStore) -> None:
@@ -109,15 +131,28 @@ def prepare(kept: BlockStore) -> None:
         raise OSError(error.errno, f"{error.strerror}: the store {kept.location!r} cannot be written") from error
 
 
-def read(kept: BlockStore) -> dict[str, Any]:
-    """Return the content of a store's ``grid.json``; `InputError` when there is none."""
+def read(kept: BlockStore) -> Stored:
+    """Return what a store holds: the last of its grid files, each the successor of the one before.
+
+    Raises
+    ------
+    InputError
+        When there is none, or one is damaged.
+    """
     try:
-        content: dict[str, Any] = json.loads(kept.files.read(grid_file.NAME))
+        stored = _parsed(kept, kept.files.read(grid_file.NAME))
+        while kept.extended(stored.content):
+            stored = _parsed(kept, kept.files.read(grid_file.successor(stored.content)))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"There is no store of sweep at {kept.location!r}.") from None
+    return stored
+
+
+def _parsed(kept: BlockStore, content: bytes) -> Stored:
+    try:
+        return Stored(json.loads(content), sha256(content).hexdigest())
     except ValueError as error:
         raise InputError(f"The file {grid_file.NAME} of the store {kept.location!r} is damaged: {error}.") from error
-    return content
 
 
 @dataclass(frozen=True)
@@ -150,7 +185,7 @@ def done_blocks(location: str | os.PathLike[str]) -> int:
 def status(location: str | os.PathLike[str]) -> Status:
     """Return how far a store is; `InputError` when there is none."""
     kept = BlockStore(os.fspath(location))
-    stored = read(kept)
+    stored = read(kept).described
     wanted = list(blocks(shape_of(stored), grid_file.layout_of(stored)))
     recorded = kept.recorded()
     done = [block for block in wanted if recorded.get((block.policy, block.place)) == block.shape]
@@ -189,7 +224,7 @@ def verify(location: str | os.PathLike[str]) -> list[str]:
     with warnings.catch_warnings():
         # Another machine may verify: it reads and computes nothing.
         warnings.simplefilter("ignore")
-        grid, layout = opened(kept)
+        grid, layout, _ = opened(kept)
     found = [f"damaged: {block_text(grid, layout, block)}: {why}" for block, why in kept.damaged(grid, layout)]
     found += [
         f"{'incomplete' if any(block.have) else 'missing'}: {block_text(grid, layout, block)}"

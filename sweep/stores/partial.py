@@ -38,7 +38,7 @@ class _Masked(BackendArray):
 
 def masked(ds: xr.Dataset, kept: BlockStore) -> xr.Dataset:
     """Return the Dataset of a store as it is when finished, else with `computed` and NaN for missing cells."""
-    stored = read(kept)
+    stored = read(kept).described
     shape = shape_of(stored)
     layout = layout_of(stored)
     recorded = kept.recorded()
