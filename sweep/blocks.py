@@ -13,6 +13,7 @@ import numpy as np
 
 from sweep.block_cells import uses_blocks
 from sweep.engines import Arrays, Scratch, cells, prepared
+from sweep.errors import InputError
 from sweep.grid import Grid
 from sweep.routing import needs_router
 from sweep.variables import Variable
@@ -30,6 +31,10 @@ _HELD_S = 0.5
 # What a request costs in a cell, roughly: seconds, and seconds per replica. Either in the engine that advances many
 # cells at a time, or in one that takes them one by one.
 _MANY_S, _SINGLE_S = (30e-9, 1e-9), (400e-9, 8e-9)
+
+
+class JobError(InputError):
+    """What is wrong is wrong for all blocks: not one more of them is worth a try."""
 
 
 class Layout(NamedTuple):

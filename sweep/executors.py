@@ -22,14 +22,16 @@ from concurrent.futures import (
 )
 from typing import Any, Protocol
 
-from sweep.blocks import Task
+from sweep.blocks import Block, JobError, Task
 from sweep.errors import BlockError, InputError, one_of
 from sweep.work import Done, Flag, Job, perform
 
 #: Executors of our own, by name.
 NAMES = ("threads", "processes")
-# Failures of blocks after which the others are not tried any more: it is not this block.
+# Failures of blocks after which, where none has ever succeeded, the others are not tried any more.
 _MOST_FAILURES = 10
+# Failures that are told in full.
+_TOLD = 3
 # Times that a pool of our own may break without one task coming back.
 _MOST_REBUILDS = 3
 # How often a process of our pool looks whether to end, and what a kernel has to come to its own end after a stop.
@@ -208,10 +210,11 @@ def compute(
     tasks: Iterable[Task],
     backend: Backend,
     take: Callable[[Task, Done], None],
-    name: Callable[[Task], str],
+    name: Callable[[Block], str],
     state: Callable[[], str],
     *,
     keeps: bool,
+    begun: bool = False,
 ) -> None:
     """Run every task and hand over what comes back, a few in flight at a time so that memory stays flat.
 
@@ -220,25 +223,29 @@ def compute(
     take
         Called with every task that is done.
     name
-        Says the cells of a task.
+        Says the cells of a block.
     state
         Says how many blocks are done and what becomes of them.
     keeps
         Whether finished blocks are kept when another one fails.
+    begun
+        Whether blocks of the same job have succeeded before.
 
     Raises
     ------
     KeyboardInterrupt
         As it came, saying how far it came.
     BlockError, InputError
-        When a block fails: after all others where they are kept, else at once.
+        When blocks fail: after all others where they are kept, else at once. A task that fails is run again block by
+        block, so that those that ride with a block that fails are not lost with it.
     OSError
         When blocks cannot be written.
     """
     left = iter(tasks)
     again: deque[Task] = deque()
     running: dict[Future[Done], Task] = {}
-    failures: list[tuple[Task, Exception]] = []
+    failures: list[tuple[Block, Exception]] = []
+    failed = 0
     rebuilds = 0
     interrupted = False
     try:
@@ -265,12 +272,19 @@ def compute(
                     again.append(task)
                 except OSError as error:
                     raise OSError(error.errno, f"{error.strerror or error}; {state()}") from error
+                except JobError as error:
+                    raise JobError(f"{error} {_sentence(state())}") from error
                 except (Exception, CancelledError) as error:
-                    failures.append((task, error))
-                    if not keeps or len(failures) >= _MOST_FAILURES:
-                        raise _failure(failures, name, state()) from error
+                    if len(task.blocks) > 1:
+                        again.extend(task._replace(blocks=(block,)) for block in task.blocks)
+                        continue
+                    failed += 1
+                    failures += [(task.blocks[0], error)] if failed <= _TOLD else []
+                    if not keeps or (failed >= _MOST_FAILURES and not begun):
+                        raise _failure(failures, failed, name, state()) from error
                 else:
                     take(task, found)
+                    begun = True
                     rebuilds = 0
             if broken is not None or (again and not running):
                 again.extend(running.values())
@@ -281,7 +295,7 @@ def compute(
                         f"The executor broke: {broken or 'it takes no more tasks.'} {_GUARD} {state()}."
                     ) from broken
         if failures:
-            raise _failure(failures, name, state()) from failures[0][1]
+            raise _failure(failures, failed, name, state()) from failures[0][1]
     except KeyboardInterrupt as error:
         interrupted = True
         raise type(error)(state()) from None
@@ -291,9 +305,16 @@ def compute(
         backend.close(interrupted=interrupted)
 
 
-def _failure(failures: list[tuple[Task, Exception]], name: Callable[[Task], str], state: str) -> Exception:
-    task, error = failures[0]
-    more = f" {len(failures) - 1} more blocks failed." if len(failures) > 1 else ""
+def _failure(
+    failures: list[tuple[Block, Exception]], failed: int, name: Callable[[Block], str], state: str
+) -> Exception:
+    block, error = failures[0]
+    others = "; ".join(name(other) for other, _ in failures[1:])
+    more = f" {failed - 1} more blocks failed, the first of them {others}." if failed > 1 else ""
     said = str(error) or type(error).__name__
     kind = InputError if isinstance(error, InputError) else BlockError
-    return kind(f"{name(task)}: {said}{more} {state[:1].upper()}{state[1:]}.")
+    return kind(f"Block {name(block)}: {said}{more} {_sentence(state)}")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -22,7 +22,7 @@ from sweep.fleet import Fleet
 from sweep.grid import Grid
 from sweep.policies import Policy
 from sweep.provenance import code_hash
-from sweep.stores import BlockStore, Opened, block_text, open_dataset, opened, prepare, stored_grid
+from sweep.stores import BlockStore, Opened, block_text, done_blocks, open_dataset, opened, prepare, stored_grid
 from sweep.work import Done, Job
 from sweep.workload import Workload
 
@@ -253,9 +253,10 @@ def _compute(
             tasks(grid, layout, missing),
             backend,
             taken,
-            lambda task: "Block " + " and ".join(block_text(grid, layout, block) for block in task.blocks),
+            lambda block: block_text(grid, layout, block),
             state,
             keeps=job.store is not None,
+            begun=job.store is not None and done_blocks(job.store) > 0,
         )
 
 

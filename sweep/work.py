@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sweep.blocks import Layout, Task, absent, simulate
+from sweep.blocks import JobError, Layout, Task, absent, simulate
 from sweep.engines import Arrays, Scratch, Stream, cells
-from sweep.errors import InputError
 from sweep.grid import Grid
 from sweep.provenance import code_hash
 from sweep.requests import Requests
@@ -63,13 +62,13 @@ def perform(job: Job, task: Task, stop: Flag | None = None) -> Done:
 
     Raises
     ------
-    InputError
+    JobError
         When this worker's code is not that of the job, or when the store was extended meanwhile.
     sweep.engines.Stopped
         When `stop` is set.
     """
     if code_hash() != job.code:
-        raise InputError(
+        raise JobError(
             f"This worker has other code than the one who asks: {code_hash()} here, {job.code} there (a hash of the "
             "sources that decide numbers); install the same version of sweep everywhere."
         )

@@ -40,10 +40,27 @@ def sometimes_wrong(view: Any, request: Any, parameters: Any) -> Any:
     return 0
 
 
+def often_wrong(view: Any, request: Any, parameters: Any) -> Any:
+    """Name a replica that does not exist, for about half of the streams."""
+    if request.position == 0 and view.uniform[0] < 0.5:
+        return 99
+    return 0
+
+
+def fails(policy: str, seed: int) -> bool:
+    """Whether a policy fails on a seed alone."""
+    try:
+        run(policy=[policy], seed=[seed])
+    except sweep.InputError:
+        return True
+    return False
+
+
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
     with rules.registered(
         ("sometimes_wrong", sometimes_wrong, {}),
+        ("often_wrong", often_wrong, {}),
         ("random_replica", rules.random_replica, {}),
         ("local_rule", lambda view, request, parameters: 0, {}),
     ):
@@ -221,6 +238,37 @@ def test_failure__names_its_cells_and_loses_no_other(tmp_path: Path) -> None:
     missing = [line for line in stores.verify(store) if line.startswith("missing: ")]
     assert 0 < len(missing) < 11
     assert all("sometimes_wrong" in line for line in missing)
+
+
+def test_failure__loses_no_block_that_shares_its_task(tmp_path: Path) -> None:
+    """round_robin and the rule are cheap, so that their blocks travel together."""
+    store = tmp_path / "out.zarr"
+    with pytest.raises(sweep.InputError, match=r"^Block sometimes_wrong, seed \d+: "):
+        run(store, policy=["round_robin", "sometimes_wrong", "locality_aware"], block_seeds=1)
+    wrong = [seed for seed in range(11) if fails("sometimes_wrong", seed)]
+    assert stores.verify(store) == [f"missing: sometimes_wrong, seed {seed}" for seed in wrong]
+
+
+def test_failure__of_many_blocks_keeps_none_of_the_others_from_their_turn(tmp_path: Path) -> None:
+    store = tmp_path / "out.zarr"
+    wrong = [seed for seed in range(30) if fails("often_wrong", seed)]
+    assert len(wrong) > 10
+    for workers in (1, 2):
+        with pytest.raises(
+            sweep.InputError,
+            match=rf"^Block often_wrong, seed \d+: .* {len(wrong) - 1} more blocks failed, the first of "
+            r"them often_wrong, seed \d+; often_wrong, seed \d+\. ",
+        ):
+            run(store, policy=["often_wrong"], block_seeds=1, seed=30, workers=workers)
+        assert stores.verify(store) == [f"missing: often_wrong, seed {seed}" for seed in wrong]
+
+
+def test_failure__of_all_blocks_ends_soon(tmp_path: Path) -> None:
+    with (
+        rules.registered(("always_wrong", lambda view, request, parameters: 99, {})),
+        pytest.raises(sweep.InputError, match=r"^Block always_wrong, seed 0: .* 9 more blocks failed.* 0 of 300 block"),
+    ):
+        run(tmp_path / "out.zarr", policy=["always_wrong"], block_seeds=1, seed=300, workers=1)
 
 
 def test_failure__without_a_store_ends_at_once() -> None:

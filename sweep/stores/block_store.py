@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from sweep import labels
-from sweep.blocks import Block, Counts, Layout, blocks, counts, empty, inner_shape
+from sweep.blocks import Block, Counts, JobError, Layout, blocks, counts, empty, inner_shape
 from sweep.engines import Arrays
-from sweep.errors import InputError
 from sweep.grid import Grid
 from sweep.stores import chunks, grid_file
 from sweep.stores.files import Files, files_at
@@ -119,9 +118,9 @@ class BlockStore:
         """Return whether the grid whose file has this hash was extended."""
         return self.files.exists(grid_file.successor(content))
 
-    def overtaken(self) -> InputError:
+    def overtaken(self) -> JobError:
         """Return the error of a process whose grid another one extended."""
-        return InputError(
+        return JobError(
             f"The store {self.location!r} was extended by another process meanwhile, so that its blocks are others; "
             "run the command again."
         )
