@@ -20,7 +20,8 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from sweep.blocks import Block, JobError, Task
 from sweep.errors import BlockError, InputError, one_of
@@ -36,6 +37,7 @@ _TOLD = 3
 _MOST_REBUILDS = 3
 # How often a process of our pool looks whether to end, and what a kernel has to come to its own end after a stop.
 _LOOK_S, _GRACE_S = 0.1, 0.5
+Answer = TypeVar("Answer")
 _GUARD = 'A script that starts processes needs `if __name__ == "__main__":` around its main part.'
 
 
@@ -235,6 +237,8 @@ def compute(
     ------
     KeyboardInterrupt
         As it came, saying how far it came.
+    InputError
+        When the executor breaks, or takes no more tasks.
     BlockError, InputError
         When blocks fail: after all others where they are kept, else at once. A task that fails is run again block by
         block, so that those that ride with a block that fails are not lost with it.
@@ -250,31 +254,31 @@ def compute(
     interrupted = False
     try:
         while True:
-            while len(running) < backend.room():
+            while len(running) < _asked(backend.room, state):
                 task = again.popleft() if again else next(left, None)
                 if task is None:
                     break
                 try:
-                    running[backend.submit(task)] = task
+                    running[_asked(partial(backend.submit, task), state)] = task
                 except BrokenExecutor:
                     again.append(task)
                     break
             if not running and not again:
                 break
-            broken: BrokenExecutor | None = None
+            broken: BrokenExecutor | CancelledError | None = None
             # Wakes up now and then, for workers that come or go.
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
                 task = running.pop(future)
                 try:
                     found = future.result()
-                except BrokenExecutor as error:
+                except (BrokenExecutor, CancelledError) as error:
                     broken = error
                     again.append(task)
                 except OSError as error:
                     raise OSError(error.errno, f"{error.strerror or error}; {state()}") from error
                 except JobError as error:
                     raise JobError(f"{error} {_sentence(state())}") from error
-                except (Exception, CancelledError) as error:
+                except Exception as error:
                     if len(task.blocks) > 1:
                         again.extend(task._replace(blocks=(block,)) for block in task.blocks)
                         continue
@@ -290,10 +294,9 @@ def compute(
                 again.extend(running.values())
                 running.clear()
                 rebuilds += 1
-                if rebuilds > _MOST_REBUILDS or not backend.rebuild():
-                    raise InputError(
-                        f"The executor broke: {broken or 'it takes no more tasks.'} {_GUARD} {state()}."
-                    ) from broken
+                if rebuilds > _MOST_REBUILDS or not _asked(backend.rebuild, state):
+                    said = str(broken or "") or "it takes no more tasks."
+                    raise InputError(f"The executor broke: {said} {_GUARD} {state()}.") from broken
         if failures:
             raise _failure(failures, failed, name, state()) from failures[0][1]
     except KeyboardInterrupt as error:
@@ -303,6 +306,17 @@ def compute(
         for future in running:
             future.cancel()
         backend.close(interrupted=interrupted)
+
+
+def _asked(question: Callable[[], Answer], state: Callable[[], str]) -> Answer:
+    """Return what an executor answers; what it raises says what is kept, but a broken pool may be rebuilt."""
+    try:
+        return question()
+    except BrokenExecutor:
+        raise
+    except Exception as error:  # executors raise what they like
+        said = str(error) or type(error).__name__
+        raise InputError(f"The executor takes no more tasks: {said.rstrip('.')}. {_sentence(state())}") from error
 
 
 def _failure(

@@ -21,6 +21,7 @@ import xarray as xr
 from grids import POLICIES, assert_same_bits, records, run, work
 
 import sweep
+import sweep.cluster
 from sweep import stores
 
 distributed = pytest.importorskip("distributed")
@@ -226,6 +227,56 @@ def test_worker__of_another_version_is_refused(tmp_path: Path) -> None:
     ):
         run(tmp_path / "out.zarr", executor=client)
     assert not (tmp_path / "out.zarr" / "blocks").exists()
+
+
+def test_worker__the_only_one_is_killed_and_another_comes(tmp_path: Path, long: xr.Dataset) -> None:
+    store = tmp_path / "out.zarr"
+    with cluster(tmp_path, 1) as (processes, client):
+
+        def change() -> None:
+            when(stored(store, 6))
+            processes.workers[0].send_signal(signal.SIGKILL)
+            when(lambda: not client.nthreads())
+            # Long enough for the run to see that there is none.
+            time.sleep(2 * sweep.cluster._LOOK_S)
+            processes.add()
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        found = run(store, executor=client, **LONG)
+        changing.join()
+    assert_same_bits(found, long)
+    assert stores.verify(store) == []
+
+
+def test_worker__none_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "out.zarr"
+    monkeypatch.setattr(sweep.cluster, "_WITHOUT_S", 2.0)
+    with cluster(tmp_path, 1) as (processes, client):
+
+        def change() -> None:
+            when(stored(store, 6))
+            processes.workers[0].send_signal(signal.SIGKILL)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        with pytest.raises(sweep.InputError, match=r"has had no workers for 2 s\. \d+ of 60 blocks were done and"):
+            run(store, executor=client, **LONG)
+        changing.join()
+
+
+def test_scheduler__killed_says_what_is_kept(tmp_path: Path) -> None:
+    """In a process of its own: what the client library says of the loss goes to standard error."""
+    store = tmp_path / "out.zarr"
+    with cluster(tmp_path, 1) as (processes, client):
+        line = [sys.executable, "-m", "sweep", "run", "--requests", "2000", "--seeds", "20000", "--block-seeds", "4"]
+        line += ["-q", "-o", str(store), "--dask", client.scheduler.address]
+        with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, cwd=PACKAGE) as process:
+            when(stored(store, 6))
+            processes.scheduler.kill()
+            _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "blocks were done and are kept in" in err.splitlines()[-1]
 
 
 def test_cluster__without_workers(tmp_path: Path) -> None:
