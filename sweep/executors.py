@@ -275,7 +275,8 @@ def compute(
                     broken = error
                     again.append(task)
                 except OSError as error:
-                    raise OSError(error.errno, f"{error.strerror or error}; {state()}") from error
+                    where = f": {error.filename!r}" if error.filename else ""
+                    raise OSError(error.errno, f"{error.strerror or error}{where}; {state()}") from error
                 except JobError as error:
                     raise JobError(f"{error} {_sentence(state())}") from error
                 except Exception as error:

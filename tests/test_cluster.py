@@ -114,6 +114,16 @@ def test_cluster__gives_the_same_bits(tmp_path: Path, two: Any) -> None:
     assert_same_bits(run(f"file://{tmp_path}/b.zarr", policy=[*POLICIES, "random_replica"], executor=two), memory)
 
 
+def test_cluster__a_relative_path_is_the_clients(tmp_path: Path, two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    memory = run()
+    for location in ("a.zarr", "file://b.zarr"):
+        assert_same_bits(run(location, executor=two), memory)
+    (tmp_path / "a.zarr" / "blocks" / "0.0.0.0-3.2.3").unlink()
+    sweep.repair("a.zarr", executor=two)
+    assert stores.verify(tmp_path / "a.zarr") == []
+
+
 def test_cluster__a_trace_goes_there_once(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     scattered: list[int] = []
     submitted: list[int] = []

@@ -27,6 +27,7 @@ from sweep.blocks import Block, Layout, Task
 from sweep.engines import Settings, Stopped
 from sweep.grid import Grid
 from sweep.provenance import code_hash
+from sweep.stores import BlockStore
 from sweep.work import Job, perform
 
 TESTS = Path(__file__).parent
@@ -261,6 +262,15 @@ def test_failure__of_many_blocks_keeps_none_of_the_others_from_their_turn(tmp_pa
         ):
             run(store, policy=["often_wrong"], block_seeds=1, seed=30, workers=workers)
         assert stores.verify(store) == [f"missing: often_wrong, seed {seed}" for seed in wrong]
+
+
+def test_failure__to_write_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/there/chunk")
+
+    monkeypatch.setattr(BlockStore, "write", failing)
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '/there/chunk'; 0 of 12 blocks were done"):
+        run(tmp_path / "out.zarr")
 
 
 def test_failure__of_all_blocks_ends_soon(tmp_path: Path) -> None:

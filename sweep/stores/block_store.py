@@ -24,7 +24,7 @@ from sweep.blocks import Block, Counts, JobError, Layout, blocks, counts, empty,
 from sweep.engines import Arrays
 from sweep.grid import Grid
 from sweep.stores import chunks, grid_file
-from sweep.stores.files import Files, files_at
+from sweep.stores.files import Files, absolute, files_at
 from sweep.variables import MIGRATIONS, Variable
 
 _RECORDS = "blocks"
@@ -45,7 +45,7 @@ class BlockStore:
     """The blocks of one store. Cheap to make: workers make one per task."""
 
     def __init__(self, location: str) -> None:
-        self.location = location
+        self.location = absolute(location)
         self.files: Files = files_at(location)
 
     # --- One block --------------------------------------------------------------------------------------------------

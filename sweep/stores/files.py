@@ -46,10 +46,14 @@ class Files(Protocol):
 
 def files_at(location: str | os.PathLike[str]) -> Files:
     """Return the files at a path or an fsspec URL such as ``s3://bucket/out.zarr``."""
+    text = absolute(location)
+    return _Objects(text) if is_url(text) else _Folder(Path(text))
+
+
+def absolute(location: str | os.PathLike[str]) -> str:
+    """Return a location that means the same to workers in other folders: a URL, or an absolute path."""
     text = os.fspath(location)
-    if is_url(text):
-        return _Objects(text)
-    return _Folder(Path(text.removeprefix("file://")))
+    return text if is_url(text) else os.path.abspath(text.removeprefix("file://"))
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
