@@ -22,7 +22,7 @@ from sweep.fleet import Fleet
 from sweep.grid import Grid
 from sweep.policies import Policy
 from sweep.provenance import code_hash
-from sweep.stores import BlockStore, Opened, block_text, done_blocks, open_dataset, opened, prepare, stored_grid
+from sweep.stores import BlockStore, Opened, block_text, done_blocks, label, open_dataset, opened, prepare, stored_grid
 from sweep.work import Done, Job
 from sweep.workload import Workload
 
@@ -170,9 +170,9 @@ def repair(
     kept = BlockStore(os.fspath(store))
     grid, layout, content = opened(kept)
     prepare(kept)
-    if not kept.labelled(grid, layout):
+    if not kept.labels_are_whole():
         kept.unlabel()
-        kept.label(grid, layout)
+    label(kept, Opened(grid, layout, content))
     kept.forget([block for block, _ in kept.damaged(grid, layout)])
     fill(kept, Opened(grid, layout, content), executor, workers, progress)
 
@@ -191,6 +191,8 @@ def fill(
         job = _job(held.grid, held.layout, kept.location, held.content)
         then = f" and are kept in {kept.location!r}; the same command goes on"
         _compute(job, held.grid, missing, executor, workers, progress, lambda *_: None, then)
+    # Another process that had read what the store held before may have written its own.
+    label(kept, held)
 
 
 def _in_memory(

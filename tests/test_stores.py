@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -436,6 +437,105 @@ def test_extend__other_parts_must_be_the_same(store: Path) -> None:
     with pytest.raises(sweep.InputError, match=r"speeds\.0\.5 is \[.*\] in the store and \[.*\] here"):
         fleet = sweep.Fleet.one_slow(4, [0.0, 0.5], constant_capacity=False)
         sweep.run(work(), fleet, policy=POLICIES, slack=SLACK, seed=20, store=store, extend=True)
+
+
+class Killed(BaseException):
+    """The end of a process, at a moment that a test chooses."""
+
+
+def extend_until(count: int, store: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> bool:
+    """Extend a store until so many files are in their places; return whether that was in the middle."""
+    named = 0
+
+    def watched(make: Any) -> Any:
+        def call(source: str, target: Any) -> None:
+            nonlocal named
+            if named == count:
+                raise Killed
+            named += 1
+            make(source, target)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", watched(os.replace))
+        patched.setattr(os, "link", watched(os.link))
+        # The labels alone: blocks are for other tests.
+        patched.setattr(runner, "fill", lambda *_: None)
+        try:
+            run(store, extend=True, **more)
+        except Killed:
+            return True
+    return False
+
+
+def test_extend__cut_at_any_moment_leaves_a_store_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sweep.open` shows the old grid, the new one or says what to do; plain xarray shows the old one for long."""
+    small: dict[str, Any] = {"policy": POLICIES[:1], "slack": SLACK[:1], "seed": 4, "levels": LEVELS[:1]}
+    large: dict[str, Any] = {"policy": ["round_robin", "least_load"], "slack": SLACK, "seed": 6, "levels": LEVELS}
+    base, store = tmp_path / "base.zarr", tmp_path / "out.zarr"
+    before = run(base, **small).load()
+    files, said, old, new = 0, 0, 0, 0
+    while True:
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(base, store)
+        if not extend_until(files, store, monkeypatch, **large):
+            break
+        try:
+            found = sweep.open(store).load()
+        except sweep.InputError as error:
+            assert "just being begun or extended, or was cut short while it was; run its command again" in str(error)
+            said += 1
+        else:
+            assert_same_bits(found, before)
+            old += 1
+        if new == 0:
+            try:
+                assert_same_bits(xr.open_zarr(store), before)
+            except Exception:  # what xarray says of coordinates of two lengths
+                new = files
+        # Metadata come in the middle, and coordinates at the end.
+        files += 1 if files < 3 else 20 if files < 60 else 2
+    assert old >= 2 and said >= 5
+    assert new > 0.8 * files
+    found = sweep.open(store)
+    assert found.seed.values.tolist() == [0, 1, 2, 3, 4, 5] and not found.computed.sel(policy="least_load").any()
+    assert_same_bits(run(store, **large), run(**large))
+
+
+def test_labels__of_an_older_command_do_not_stay(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one runs the command of the finished store, another one begins and ends an extension."""
+    label = block_store.BlockStore.label
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(block_store.BlockStore, "label", label)
+        run(store, extend=True, seed=14)
+        label(*arguments)
+
+    monkeypatch.setattr(block_store.BlockStore, "label", late)
+    with pytest.raises(sweep.InputError, match="was extended by another process meanwhile"):
+        run(store)
+    assert stores.verify(store) == []
+    assert_same_bits(sweep.open(store), run(seed=14))
+
+
+def test_labels__of_an_older_command_are_put_right_at_the_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older command writes its labels over those of an extension that is still computing, and dies."""
+    simulate = work_module.simulate
+    kept = block_store.BlockStore(str(store))
+    older = lifecycle.opened(kept)
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(work_module, "simulate", simulate)
+        kept.label(*older)
+        assert sweep.open(store).sizes["seed"] == SEEDS
+        return simulate(*arguments)
+
+    monkeypatch.setattr(work_module, "simulate", overtaken)
+    assert_same_bits(run(store, extend=True, seed=14, workers=1), run(seed=14))
+    assert stores.verify(store) == []
 
 
 # --- Refused -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ A store at ``out.zarr`` holds, beside the arrays:
 
 * ``grid.json``: what is simulated, by which code, and the layout of the blocks (see `sweep.stores.grid_file`);
   ``grid-HASH.json`` the same after an extension of the one whose content has that hash;
+* ``labels.json``: which of these the metadata and coordinates belong to, and their hashes;
 * ``blocks/POLICY.SLACK.HETEROGENEITY.SEED-CELLS``: the name of a record says which block of the lattice is whole, and
   how many slacks, heterogeneities and seeds of it; its content says what they cost. A block without a record does
   not exist, whatever chunks lie there. Records are added and removed, never changed.
@@ -11,6 +12,8 @@ A store at ``out.zarr`` holds, beside the arrays:
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -29,6 +32,7 @@ from sweep.variables import MIGRATIONS, Variable
 
 _RECORDS = "blocks"
 _INDEX = ".zmetadata"
+_LABELS = "labels.json"
 
 
 @dataclass(frozen=True)
@@ -157,23 +161,40 @@ class BlockStore:
 
     # --- Labels -----------------------------------------------------------------------------------------------------
 
-    def label(self, grid: Grid, layout: Layout) -> None:
+    def label(self, grid: Grid, layout: Layout, content: str) -> None:
         """Write what makes the folder a Zarr store of the grid: metadata, coordinates and, last, their index.
 
-        Does nothing when the index is that of the grid.
+        Does nothing when they are those of the grid, whose file has the hash `content`. A reader that goes by the index
+        finds the store as it was until the first coordinate is written, and as it will be from the index on.
         """
-        metadata, contents = _labels(grid, layout)
-        index = chunks.consolidated(metadata)
-        if not self.files.exists(_INDEX) or self.files.read(_INDEX) != index:
-            self.files.write(metadata | contents)
-            self.files.write({_INDEX: index})
+        if self.labelled() != content:
+            metadata, coordinates = _labels(grid, layout)
+            index = {_INDEX: chunks.consolidated(metadata)}
+            written = metadata | coordinates | index
+            announced = {"grid": content, "files": {name: _hash(text) for name, text in written.items()}}
+            # Zarr reads the attributes of the group from their own file, whatever the index says.
+            coordinates[".zattrs"] = metadata.pop(".zattrs")
+            self.files.write({_LABELS: json.dumps(announced).encode()}, metadata, coordinates, index)
 
-    def labelled(self, grid: Grid, layout: Layout) -> bool:
-        """Return whether the index, the metadata and the coordinates are those of the grid, every byte."""
-        metadata, contents = _labels(grid, layout)
-        wanted = metadata | contents | {_INDEX: chunks.consolidated(metadata)}
+    def labelled(self) -> str:
+        """Return the hash of the grid whose labels are there, empty while they are being written."""
+        announced = self._announced()
+        return str(announced["grid"]) if self._is_whole(_INDEX, announced["files"].get(_INDEX)) else ""
+
+    def labels_are_whole(self) -> bool:
+        """Return whether the index, the metadata and the coordinates are as they were written, every byte."""
+        files = self._announced()["files"]
+        return bool(files) and all(self._is_whole(name, wanted) for name, wanted in files.items())
+
+    def _announced(self) -> dict[str, Any]:
+        announced: dict[str, Any] = {"grid": "", "files": {}}
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+            announced |= json.loads(self.files.read(_LABELS))
+        return announced
+
+    def _is_whole(self, name: str, wanted: str | None) -> bool:
         try:
-            return all(self.files.read(name) == content for name, content in wanted.items())
+            return _hash(self.files.read(name)) == wanted
         except FileNotFoundError:
             return False
 
@@ -181,6 +202,10 @@ class BlockStore:
 def receipt_of(requests: int, seconds: float, code: str) -> Receipt:
     """Return the receipt of a block that is being written now."""
     return Receipt(requests, seconds, time.time(), code)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _record(block: Block) -> str:

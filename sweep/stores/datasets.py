@@ -13,6 +13,7 @@ from sweep.errors import InputError
 from sweep.stores.block_store import BlockStore
 from sweep.stores.files import is_url
 from sweep.stores.grid_file import NAME
+from sweep.stores.lifecycle import shown
 from sweep.stores.partial import masked
 
 _SUFFIXES = (".zarr", ".nc")
@@ -103,7 +104,8 @@ def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     Raises
     ------
     InputError
-        When there is no such path, or it ends in neither ``.zarr`` nor ``.nc``.
+        When there is no such path, or it ends in neither ``.zarr`` nor ``.nc``; in the moment in which a store is
+        begun or extended, and after a cut in that moment, until its command is run again.
     """
     text = os.fspath(path).removeprefix("file://")
     if not text.endswith(_SUFFIXES):
@@ -115,7 +117,15 @@ def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
         return _opened(text, "h5netcdf")
     kept = BlockStore(text)
     if kept.files.exists(NAME):
-        return masked(_opened(text, "zarr"), kept)
+        stored = shown(kept)
+        try:
+            # The coordinates at once: an extension replaces them.
+            ds = _opened(text, "zarr")
+            ds = ds.assign_coords(ds.coords.to_dataset().load().coords)
+        except Exception:
+            shown(kept)
+            raise
+        return masked(ds, kept, stored.described)
     if is_url(text):
         raise InputError(f"There is no store of sweep at {text!r}.")
     return _opened(text, "zarr")

@@ -25,8 +25,8 @@ class Files(Protocol):
     def read(self, name: str) -> bytes:
         """Return a file's content; `FileNotFoundError` where there is none."""
 
-    def write(self, contents: Mapping[str, bytes]) -> None:
-        """Write files, each whole or not at all, replacing what has their names."""
+    def write(self, *groups: Mapping[str, bytes]) -> None:
+        """Write files, each whole or not at all and one group after the other, replacing what has their names."""
 
     def create(self, name: str, content: bytes) -> None:
         """Write a file unless it is there already."""
@@ -74,7 +74,8 @@ class _Folder:
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
-    def write(self, contents: Mapping[str, bytes]) -> None:
+    def write(self, *groups: Mapping[str, bytes]) -> None:
+        contents = {name: content for group in groups for name, content in group.items()}
         temporaries: dict[str, str] = {}
         try:
             for name, content in contents.items():
@@ -191,8 +192,9 @@ class _Objects:
     def read(self, name: str) -> bytes:
         return bytes(self.fs.cat_file(self._path(name)))
 
-    def write(self, contents: Mapping[str, bytes]) -> None:
-        self.fs.pipe({self._path(name): content for name, content in contents.items()})
+    def write(self, *groups: Mapping[str, bytes]) -> None:
+        for group in groups:
+            self.fs.pipe({self._path(name): content for name, content in group.items()})
 
     def create(self, name: str, content: bytes) -> None:
         if self.exists(name):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -84,8 +85,21 @@ def stored_grid(kept: BlockStore, grid: Grid, block_seeds: int | None, *, extend
         )
     if extend:
         grid, stored = _extended(kept, stored, grid, layout)
-    kept.label(grid, layout)
-    return Opened(grid, layout, stored.content)
+    held = Opened(grid, layout, stored.content)
+    label(kept, held)
+    return held
+
+
+def label(kept: BlockStore, held: Opened) -> None:
+    """Write the labels of a grid where they are not there; `JobError` when it was extended meanwhile."""
+    if not kept.extended(held.content):
+        kept.label(*held)
+    if kept.extended(held.content):
+        # Whose labels came last is open. Who extended the store looks as well when it is done.
+        newest = read(kept)
+        with contextlib.suppress(InputError):
+            kept.label(grid_file.grid_of(newest.described), held.layout, newest.content)
+        raise kept.overtaken()
 
 
 def _extended(kept: BlockStore, stored: Stored, grid: Grid, layout: Layout) -> tuple[Grid, Stored]:
@@ -139,13 +153,40 @@ def read(kept: BlockStore) -> Stored:
     InputError
         When there is none, or one is damaged.
     """
+    *_, newest = _history(kept)
+    return newest
+
+
+def shown(kept: BlockStore) -> Stored:
+    """Return what a store holds by the labels that are there, which may be those from before an extension.
+
+    Raises
+    ------
+    InputError
+        When labels are being written, or were not written to the end.
+    """
+    content = kept.labelled()
+    for stored in _history(kept):
+        if stored.content == content:
+            return stored
+    raise InputError(
+        f"The store {kept.location!r} is just being begun or extended, or was cut short while it was; run its command "
+        "again."
+    )
+
+
+def _history(kept: BlockStore) -> Iterator[Stored]:
+    """Yield what a store held, from its begin to now."""
+    name = grid_file.NAME
     try:
-        stored = _parsed(kept, kept.files.read(grid_file.NAME))
-        while kept.extended(stored.content):
-            stored = _parsed(kept, kept.files.read(grid_file.successor(stored.content)))
+        while True:
+            stored = _parsed(kept, kept.files.read(name))
+            yield stored
+            if not kept.extended(stored.content):
+                return
+            name = grid_file.successor(stored.content)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"There is no store of sweep at {kept.location!r}.") from None
-    return stored
 
 
 def _parsed(kept: BlockStore, content: bytes) -> Stored:
@@ -224,13 +265,13 @@ def verify(location: str | os.PathLike[str]) -> list[str]:
     with warnings.catch_warnings():
         # Another machine may verify: it reads and computes nothing.
         warnings.simplefilter("ignore")
-        grid, layout, _ = opened(kept)
+        grid, layout, content = opened(kept)
     found = [f"damaged: {block_text(grid, layout, block)}: {why}" for block, why in kept.damaged(grid, layout)]
     found += [
         f"{'incomplete' if any(block.have) else 'missing'}: {block_text(grid, layout, block)}"
         for block in kept.missing(grid, layout)
     ]
-    if not kept.labelled(grid, layout):
+    if kept.labelled() != content or not kept.labels_are_whole():
         found.append("damaged: the metadata or the coordinates")
     return found
 

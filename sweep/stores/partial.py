@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from xarray.core.indexing import ExplicitIndexer, IndexingSupport, LazilyIndexed
 from sweep.blocks import blocks
 from sweep.stores.block_store import BlockStore
 from sweep.stores.grid_file import layout_of
-from sweep.stores.lifecycle import read, shape_of
+from sweep.stores.lifecycle import shape_of
 
 _AXES = ("policy", "slack", "heterogeneity", "seed")
 
@@ -36,19 +37,24 @@ class _Masked(BackendArray):
         return np.where(np.expand_dims(there.values, beside), found.values, np.nan)
 
 
-def masked(ds: xr.Dataset, kept: BlockStore) -> xr.Dataset:
-    """Return the Dataset of a store as it is when finished, else with `computed` and NaN for missing cells."""
-    stored = read(kept).described
+def masked(ds: xr.Dataset, kept: BlockStore, stored: Mapping[str, Any]) -> xr.Dataset:
+    """Return the Dataset of a store as it is when finished, else with `computed` and NaN for missing cells.
+
+    `stored` describes the grid that the Dataset has the labels of.
+    """
     shape = shape_of(stored)
     layout = layout_of(stored)
     recorded = kept.recorded()
-    wanted = list(blocks(shape, layout))
-    if all(recorded.get((block.policy, block.place)) == block.shape for block in wanted):
+    # Of a store that was extended since, a block may hold more.
+    found = [
+        (block, tuple(map(min, block.shape, recorded.get((block.policy, block.place), (0, 0, 0)))))
+        for block in blocks(shape, layout)
+    ]
+    if all(cells == block.shape for block, cells in found):
         return ds
     there = np.zeros((shape[0], *shape[1]), np.bool_)
-    for block in wanted:
-        cells = recorded.get((block.policy, block.place), (0, 0, 0))
-        there[(block.policy, *block._replace(shape=cells).ranges(layout))] = True
+    for block, (low, middle, high) in found:
+        there[(block.policy, *block._replace(shape=(low, middle, high)).ranges(layout))] = True
     mask = xr.Variable(_AXES, there)
     lazy = {
         name: xr.Variable(ds[name].dims, LazilyIndexedArray(_Masked(ds[name].variable, mask)), ds[name].attrs)
