@@ -658,6 +658,39 @@ def test_verify__every_byte_of_a_chunk_counts(store: Path) -> None:
             found.mean_latency_ms.load()
 
 
+def test_verify__a_record_that_is_damaged(store: Path, memory: xr.Dataset) -> None:
+    (store / "blocks" / "0.0.0.0-3.2.3").write_text("")
+    (store / "blocks" / "2.0.0.3-3.2.2").write_text('{"requests": 3}')
+    assert [line.partition(" (")[0] for line in sorted(stores.verify(store))] == [
+        "damaged: locality_aware, seed 9 to 10: the record blocks/2.0.0.3-3.2.2 is damaged",
+        "damaged: round_robin, seed 0 to 2: the record blocks/0.0.0.0-3.2.3 is damaged",
+    ]
+    assert stores.status(store).complete
+    sweep.repair(store)
+    assert stores.verify(store) == []
+    assert_same_bits(sweep.open(store), memory)
+
+
+def test_blocks__files_of_other_programs_are_none(store: Path, memory: xr.Dataset) -> None:
+    for name in (".DS_Store", ".nfs0000000001", "notes.txt", "0.0.0.0-3.2.3.bak", "1.2-3"):
+        (store / "blocks" / name).touch()
+    assert stores.status(store).complete
+    assert stores.done_blocks(store) == 12
+    assert stores.verify(store) == []
+    assert_same_bits(sweep.open(store), memory)
+    assert_same_bits(run(store), memory)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("{}", "it says nothing of 'code'"), ("[]", "it holds no object"), ('{"code": "', "")]
+)
+def test_grid_file__that_is_damaged(store: Path, content: str, says: str) -> None:
+    (store / "grid.json").write_text(content)
+    for ask in (stores.status, stores.verify, sweep.open, run):
+        with pytest.raises(sweep.InputError, match=rf"The file grid\.json of the store .* is damaged: {says}"):
+            ask(store)
+
+
 def test_verify__labels(store: Path) -> None:
     flip(store / "slack" / "0")
     assert stores.verify(store) == ["damaged: the metadata or the coordinates"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -31,6 +32,7 @@ from sweep.stores.files import Files, absolute, files_at
 from sweep.variables import MIGRATIONS, Variable
 
 _RECORDS = "blocks"
+_RECORD = re.compile(r"\d+(\.\d+){3}-\d+(\.\d+){2}")
 _INDEX = ".zmetadata"
 _LABELS = "labels.json"
 
@@ -101,13 +103,17 @@ class BlockStore:
     def recorded(self) -> dict[tuple[int, Counts], Counts]:
         """Return for every block of the lattice that has a record how many of its cells are there."""
         found: dict[tuple[int, Counts], Counts] = {}
-        for name in self.files.names(_RECORDS):
+        for name in self._records():
             place, _, cells = name.partition("-")
             policy, *where = map(int, place.split("."))
             key = (policy, _three(where))
             # The record of an extended block stands beside the one of the smaller block that it was.
             found[key] = max(_three(map(int, cells.split("."))), found.get(key, (0, 0, 0)), key=np.prod)
         return found
+
+    def _records(self) -> list[str]:
+        """Return the names of the records; other programs leave files of their own in folders."""
+        return [name for name in self.files.names(_RECORDS) if _RECORD.fullmatch(name)]
 
     def missing(self, grid: Grid, layout: Layout) -> list[Block]:
         """Return the blocks without a record, in the order of their computation."""
@@ -131,13 +137,14 @@ class BlockStore:
 
     def record_count(self) -> int:
         """Return the number of records; every block that is computed adds one."""
-        return len(self.files.names(_RECORDS))
+        return len(self._records())
 
     def damaged(self, grid: Grid, layout: Layout) -> Iterator[tuple[Block, str]]:
         """Yield the recorded blocks that cannot be read whole, and why."""
         for (policy, place), cells in self.recorded().items():
             block = Block(policy, place, cells, have=cells)
             try:
+                self._receipt(_record(block))
                 self.load(grid, layout, block)
             except ValueError as error:
                 yield block, str(error)
@@ -149,15 +156,24 @@ class BlockStore:
     def forget(self, damaged: Iterable[Block]) -> None:
         """Remove the records of blocks, so that they are computed again."""
         places = {_place(block) for block in damaged}
-        names = self.files.names(_RECORDS)
-        self.files.remove(f"{_RECORDS}/{name}" for name in names if name.partition("-")[0] in places)
+        self.files.remove(f"{_RECORDS}/{name}" for name in self._records() if name.partition("-")[0] in places)
 
     def receipts(self) -> list[Receipt]:
-        """Return the receipts of all records, by the time of their end."""
+        """Return the receipts of all records that are whole, by the time of their end."""
         found = []
-        for name in self.files.names(_RECORDS):
-            found.append(Receipt(**json.loads(self.files.read(f"{_RECORDS}/{name}"))))
+        for name in self._records():
+            with contextlib.suppress(ValueError):
+                found.append(self._receipt(f"{_RECORDS}/{name}"))
         return sorted(found, key=lambda receipt: receipt.finished)
+
+    def _receipt(self, record: str) -> Receipt:
+        """Return the receipt in a record; `ValueError` when it is damaged."""
+        try:
+            return Receipt(**json.loads(self.files.read(record)))
+        except FileNotFoundError:
+            raise ValueError(f"the record {record} is gone") from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"the record {record} is damaged ({error})") from None
 
     # --- Labels -----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,9 @@ NAME = "grid.json"
 #: What a store can be extended along.
 _GROWS = ("policies", "slack", "heterogeneity", "seeds")
 
+_PARTS = {"code", "engine", "events", "layout", "machine", "reads_slack", "replicas", "requests_per_seed", "rules"}
+_PARTS |= {"settings", "speeds", "workload", *_GROWS}
+
 
 def successor(content: str) -> str:
     """Return the name of the file that says what a store holds after the extension of what a file said before.
@@ -50,6 +53,17 @@ def describe(grid: Grid, layout: Layout, requests_per_seed: int) -> dict[str, An
         "sweep_version": sweep.__version__,
         "machine": machine(),
     }
+
+
+def parsed(content: bytes) -> dict[str, Any]:
+    """Return what the content of a file says; `ValueError` when it is not a description."""
+    described = json.loads(content)
+    if not isinstance(described, dict):
+        raise ValueError("it holds no object")
+    missing = sorted(_PARTS - described.keys())
+    if missing:
+        raise ValueError(f"it says nothing of {missing[0]!r}")
+    return described
 
 
 def _identity(grid: Grid) -> dict[str, Any]:

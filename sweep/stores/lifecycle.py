@@ -116,8 +116,7 @@ def _extended(kept: BlockStore, stored: Stored, grid: Grid, layout: Layout) -> t
     described = json.dumps(grid_file.describe(new, layout, requests_per_seed(new))).encode()
     # Of two who extend the same grid, one creates its successor; nothing that was read before is ever overwritten.
     kept.files.create(grid_file.successor(stored.content), described)
-    content = kept.files.read(grid_file.successor(stored.content))
-    found = _parsed(kept, content)
+    found = _parsed(kept, grid_file.successor(stored.content))
     if grid_file.asked(found.described) != grid_file.asked(json.loads(described)):
         raise kept.overtaken()
     return new, found
@@ -180,7 +179,7 @@ def _history(kept: BlockStore) -> Iterator[Stored]:
     name = grid_file.NAME
     try:
         while True:
-            stored = _parsed(kept, kept.files.read(name))
+            stored = _parsed(kept, name)
             yield stored
             if not kept.extended(stored.content):
                 return
@@ -189,11 +188,12 @@ def _history(kept: BlockStore) -> Iterator[Stored]:
         raise InputError(f"There is no store of sweep at {kept.location!r}.") from None
 
 
-def _parsed(kept: BlockStore, content: bytes) -> Stored:
+def _parsed(kept: BlockStore, name: str) -> Stored:
+    content = kept.files.read(name)
     try:
-        return Stored(json.loads(content), sha256(content).hexdigest())
+        return Stored(grid_file.parsed(content), sha256(content).hexdigest())
     except ValueError as error:
-        raise InputError(f"The file {grid_file.NAME} of the store {kept.location!r} is damaged: {error}.") from error
+        raise InputError(f"The file {name} of the store {kept.location!r} is damaged: {error}.") from error
 
 
 @dataclass(frozen=True)
