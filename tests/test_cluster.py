@@ -171,6 +171,17 @@ def test_cluster__from_the_command_line(tmp_path: Path, two: Any) -> None:
     assert stores.status(store).complete
 
 
+@pytest.mark.parametrize("address", ["foo", "http://127.0.0.1:1", "tcp://127.0.0.1:1"])
+def test_cluster__an_address_where_there_is_none(tmp_path: Path, address: str) -> None:
+    line = [sys.executable, "-m", "sweep", "run", "--requests", "50", "-q", "-o", str(tmp_path / "out.zarr")]
+    found = subprocess.run(
+        [*line, "--dask", address], capture_output=True, text=True, cwd=PACKAGE, timeout=120, check=False
+    )
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"Error: --dask {address}: no Dask scheduler can be reached there (")
+    assert "such as tcp://host:8786" in found.stderr and "Traceback" not in found.stderr
+
+
 def test_cluster__a_block_that_fails_is_named(tmp_path: Path, two: Any) -> None:
     store = tmp_path / "out.zarr"
     run(store)

@@ -319,7 +319,15 @@ def executor_of(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     import distributed
 
     connect: Callable[..., Any] = distributed.Client
-    with connect(found["dask"], timeout="10s") as client:
+    try:
+        connected = connect(found["dask"], timeout="10s")
+    except Exception as error:  # what an address that is none, or one where nobody listens, raises differs
+        said = str(error) or type(error).__name__
+        raise InputError(
+            f"--dask {found['dask']}: no Dask scheduler can be reached there ({said}); give the address that the "
+            "scheduler printed when it was started, such as tcp://host:8786."
+        ) from error
+    with connected as client:
         yield {"executor": client}
 
 
