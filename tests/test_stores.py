@@ -691,6 +691,32 @@ def test_grid_file__that_is_damaged(store: Path, content: str, says: str) -> Non
             ask(store)
 
 
+def test_verify__after_the_code_has_changed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_file, "code_hash", lambda: "0123456789abcdef")
+    assert stores.verify(store) == []
+    flip(store / "p99_queue_wait_ms" / "0.0.0.0.1")
+    assert len(stores.verify(store)) == 1
+    with pytest.raises(sweep.InputError, match=r"code is \w+ in the store and 0123456789abcdef here"):
+        sweep.repair(store)
+
+
+def test_verify__a_rule_that_is_unknown_here(tmp_path: Path) -> None:
+    store = tmp_path / "out.zarr"
+    policies = ["round_robin", "heavy", "heavy(weight=2)"]
+    with rules.registered(("heavy", always_last, {"parameters": {"weight": 1.0}})):
+        memory = run(store, policy=policies).load()
+    assert stores.verify(store) == []
+    assert_same_bits(sweep.open(store), memory)
+    flip(store / "reason_count" / "2.0.0.0.1.0")
+    with pytest.raises(sweep.InputError, match="Unknown policy 'heavy'"):
+        sweep.repair(store)
+    line = [sys.executable, "-m", "sweep", "status", str(store), "--verify"]
+    root = Path(__file__).parents[1]
+    found = subprocess.run(line, capture_output=True, text=True, cwd=root, timeout=120, check=False)
+    assert (found.returncode, found.stderr) == (1, "")
+    assert found.stdout.startswith("damaged: heavy(weight=2), seed 3 to 5: the chunk reason_count/2.0.0.0.1.0 is damag")
+
+
 def test_verify__labels(store: Path) -> None:
     flip(store / "slack" / "0")
     assert stores.verify(store) == ["damaged: the metadata or the coordinates"]

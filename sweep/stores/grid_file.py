@@ -18,6 +18,7 @@ from sweep.fleet import Fleet
 from sweep.grid import Grid
 from sweep.policies import Policy
 from sweep.provenance import code_hash, machine, rule_hash
+from sweep.rule import Rule
 from sweep.workload import Workload
 
 NAME = "grid.json"
@@ -83,8 +84,13 @@ def _identity(grid: Grid) -> dict[str, Any]:
     }
 
 
-def grid_of(stored: Mapping[str, Any]) -> Grid:
+def grid_of(stored: Mapping[str, Any], *, computes: bool = True) -> Grid:
     """Return the grid that a ``grid.json`` describes.
+
+    Parameters
+    ----------
+    computes
+        Whether blocks will be computed. If not, rules of one's own may be unknown here.
 
     Raises
     ------
@@ -94,12 +100,25 @@ def grid_of(stored: Mapping[str, Any]) -> Grid:
     return Grid(
         Workload.from_dict(stored["workload"]),
         Fleet.from_dict({name: stored[name] for name in ("speeds", "heterogeneity", "events") if stored[name]}),
-        tuple(map(Policy.parse, stored["policies"])),
+        tuple(
+            Policy.parse(label) if computes or label not in stored["rules"] else _stand_in(label)
+            for label in stored["policies"]
+        ),
         tuple(stored["slack"]),
         tuple(stored["seeds"]),
         stored["engine"],
         Settings.from_dict(stored["settings"]),
     )
+
+
+def _stand_in(label: str) -> Policy:
+    """Return what stands for the policy of an unknown rule: it has the label and the reason, and routes nothing."""
+    name = label.partition("(")[0]
+    rule = Rule(name, "", ("timeline",), reasons=(name,), signals="", ties="", source="")
+    policy = object.__new__(Policy)
+    for attribute, value in {"name": label, "parameters": {}, "rule": rule}.items():
+        object.__setattr__(policy, attribute, value)
+    return policy
 
 
 def layout_of(stored: Mapping[str, Any]) -> Layout:
