@@ -27,7 +27,7 @@ from sweep import provenance, runner, stores
 from sweep import work as work_module
 from sweep.blocks import Block
 from sweep.stores import block_store, chunks, grid_file, lifecycle
-from sweep.stores.files import _owner, files_at
+from sweep.stores.files import _Objects, _owner, files_at
 
 
 def always_last(view: Any, request: Any, parameters: Any) -> Any:
@@ -116,10 +116,26 @@ def test_store__a_path_with_spaces_and_other_letters(tmp_path: Path, memory: xr.
     assert_same_bits(sweep.open(folder / "größe 1, π.zarr"), memory)
 
 
-def test_store__a_file_url_is_a_path(tmp_path: Path, memory: xr.Dataset) -> None:
-    assert_same_bits(run(f"file://{tmp_path}/out.zarr"), memory)
-    assert_same_bits(sweep.open(f"file://{tmp_path}/out.zarr"), memory)
+@pytest.mark.parametrize("scheme", ["file", "local"])
+def test_store__a_local_url_is_a_path(tmp_path: Path, memory: xr.Dataset, scheme: str) -> None:
+    assert_same_bits(run(f"{scheme}://{tmp_path}/out.zarr"), memory)
+    assert_same_bits(sweep.open(f"{scheme}://{tmp_path}/out.zarr"), memory)
+    assert stores.verify(f"{scheme}://{tmp_path}/out.zarr") == []
     assert (tmp_path / "out.zarr" / "grid.json").exists()
+
+
+def test_objects__where_the_file_system_has_folders(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    kept = _Objects(f"local://{tmp_path}/new/out.zarr")
+    kept.create("grid.json", b"one")
+    kept.create("grid.json", b"two")
+    kept.write({"a/0": b"first", "b/0": b"second"}, {"blocks/0": b"third"})
+    assert [kept.read(name) for name in ("grid.json", "a/0", "b/0", "blocks/0")] == [
+        b"one",
+        b"first",
+        b"second",
+        b"third",
+    ]
 
 
 def test_store__an_empty_stream_keeps_its_nan(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import xarray as xr
 
 from sweep.errors import InputError
 from sweep.stores.block_store import BlockStore
-from sweep.stores.files import is_url
+from sweep.stores.files import is_url, without_scheme
 from sweep.stores.grid_file import NAME
 from sweep.stores.lifecycle import shown
 from sweep.stores.partial import masked
@@ -107,7 +107,7 @@ def open_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
         When there is no such path, or it ends in neither ``.zarr`` nor ``.nc``; in the moment in which a store is
         begun or extended, and after a cut in that moment, until its command is run again.
     """
-    text = os.fspath(path).removeprefix("file://")
+    text = without_scheme(path)
     if not text.endswith(_SUFFIXES):
         raise InputError(f"A Dataset ends in .zarr or .nc, got {text!r}.")
     if not is_url(text) and not Path(text).exists():

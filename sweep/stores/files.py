@@ -7,8 +7,8 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import psutil
 from sweep.errors import InputError
 
 _TEMPORARY = "tmp"
+_LOCAL = re.compile("^(file|local)://")
 
 
 class Files(Protocol):
@@ -50,15 +51,20 @@ def files_at(location: str | os.PathLike[str]) -> Files:
     return _Objects(text) if is_url(text) else _Folder(Path(text))
 
 
+def without_scheme(location: str | os.PathLike[str]) -> str:
+    """Return a location, as a path where it is a URL of the local file system."""
+    return _LOCAL.sub("", os.fspath(location))
+
+
 def absolute(location: str | os.PathLike[str]) -> str:
     """Return a location that means the same to workers in other folders: a URL, or an absolute path."""
-    text = os.fspath(location)
-    return text if is_url(text) else os.path.abspath(text.removeprefix("file://"))
+    text = without_scheme(location)
+    return text if is_url(text) else os.path.abspath(text)
 
 
 def is_url(location: str | os.PathLike[str]) -> bool:
     """Return whether a location is a URL of something else than the local file system."""
-    return "://" in os.fspath(location) and not os.fspath(location).startswith("file://")
+    return "://" in without_scheme(location)
 
 
 class _Folder:
@@ -194,14 +200,16 @@ class _Objects:
 
     def write(self, *groups: Mapping[str, bytes]) -> None:
         for group in groups:
-            self.fs.pipe({self._path(name): content for name, content in group.items()})
+            contents = {self._path(name): content for name, content in group.items()}
+            self._in_folders(contents, partial(self.fs.pipe, contents))
 
     def create(self, name: str, content: bytes) -> None:
         if self.exists(name):
             return
         try:
             # Of two who begin at once only one writes it, where the store knows conditional writes.
-            self.fs.pipe_file(self._path(name), content, mode="create")
+            path = self._path(name)
+            self._in_folders([path], partial(self.fs.pipe_file, path, content, mode="create"))
         except OSError:
             if not self.exists(name):
                 self.write({name: content})
@@ -226,6 +234,15 @@ class _Objects:
     def prepare(self) -> None:
         # Objects need no folder and leave no temporaries; whether they can be written shows at the first.
         return
+
+    def _in_folders(self, paths: Iterable[str], write: Callable[[], None]) -> None:
+        """Write; where the file system has folders, which object stores have not, and one is missing, make it first."""
+        try:
+            write()
+        except FileNotFoundError:
+            for folder in {path.rpartition("/")[0] for path in paths}:
+                self.fs.makedirs(folder, exist_ok=True)
+            write()
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}".rstrip("/")

@@ -16,7 +16,7 @@ from sweep.errors import InputError
 from sweep.grid import Grid
 from sweep.stores import grid_file
 from sweep.stores.block_store import BlockStore
-from sweep.stores.files import is_url
+from sweep.stores.files import is_url, without_scheme
 
 # A pause longer than this, and than ten blocks, ends the stretch of work over which a rate is taken.
 _PAUSE_S = 60.0
@@ -27,7 +27,7 @@ def check_place(location: str | os.PathLike[str]) -> None:
     text = os.fspath(location)
     if not text.endswith(".zarr"):
         raise InputError(f"The store {text!r} must end in .zarr.")
-    path = Path(text.removeprefix("file://"))
+    path = Path(without_scheme(text))
     if not is_url(text) and not path.absolute().parent.is_dir():
         raise InputError(f"The folder {str(path.parent)!r} of the store {text!r} does not exist; create it first.")
     if not is_url(text) and path.exists() and not path.is_dir():
