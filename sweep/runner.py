@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -186,8 +187,10 @@ def fill(
 ) -> None:
     """Compute the blocks that a store misses of what it holds."""
     missing = kept.missing(held.grid, held.layout)
-    if missing:
+    # A store that is complete need not be writable, but what dead writers left goes where it is.
+    with contextlib.nullcontext() if missing else contextlib.suppress(OSError):
         prepare(kept)
+    if missing:
         job = _job(held.grid, held.layout, kept.location, held.content)
         then = f" and are kept in {kept.location!r}; the same command goes on"
         _compute(job, held.grid, missing, executor, workers, progress, lambda *_: None, then)

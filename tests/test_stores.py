@@ -236,13 +236,15 @@ def test_resume__after_a_begin_that_was_cut_short(store: Path, memory: xr.Datase
     assert_same_bits(run(store), memory)
 
 
-def test_start__removes_temporaries_of_the_dead_only(store: Path) -> None:
+@pytest.mark.parametrize("complete", [False, True])
+def test_start__removes_temporaries_of_the_dead_only(store: Path, complete: bool) -> None:
     dead = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     left = {"dead": _owner(dead.pid), "alive": _owner(os.getpid()), "elsewhere": "another-host-7-1"}
     dead.communicate(b"\n")
     for owner in left.values():
         (store / "tmp" / f"{owner}-0123456789abcdef").touch()
-    forget(store)
+    if not complete:
+        forget(store)
     run(store)
     assert {path.name.rpartition("-")[0] for path in (store / "tmp").iterdir()} == {left["alive"], left["elsewhere"]}
 
