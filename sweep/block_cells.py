@@ -72,6 +72,7 @@ class ChainedStream(NamedTuple):
     distinct: int
     most_touches: int
     by_tokens: bool
+    sized: bool
 
     @classmethod
     def of(cls, requests: Requests) -> ChainedStream:
@@ -93,7 +94,8 @@ class ChainedStream(NamedTuple):
             blocks.tokens_of(blocks.seen_before(), requests.prompt_tokens),
         )
         by_tokens = requests.blocks is not None and requests.service_model is not None
-        return cls(requests, arrays, requests.session_count, blocks.distinct, int(touches.max(initial=0)), by_tokens)
+        most = int(touches.max(initial=0))
+        return cls(requests, arrays, requests.session_count, blocks.distinct, most, by_tokens, blocks.sized)
 
     @property
     def first_blocks(self) -> Array:
@@ -180,7 +182,7 @@ def block_cells(
             slo,
             statistics.Statistics(*(array[low:high] for array in out)),
         )
-    return block_variables(totals), True
+    return block_variables(totals, stream.sized), True
 
 
 def block_record_of(
@@ -226,8 +228,9 @@ def _run(
     )
 
 
-def block_variables(totals: Totals) -> dict[str, Array]:
-    """Return the variables of blocks by name, from the sums of cells, cell first."""
+def block_variables(totals: Totals, sized: bool) -> dict[str, Array]:
+    """Return the variables of blocks by name, from the sums of cells, cell first; tokens are NaN unless `sized`."""
+    known = 1.0 if sized else np.nan
 
     def rate(part: Array, whole: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -239,14 +242,15 @@ def block_variables(totals: Totals) -> dict[str, Array]:
     cell = totals.cell
     return {
         "block_hit_rate": rate(whole[:, block_cache.MATCHED], whole[:, block_cache.BLOCKS]),
-        "token_hit_rate": rate(whole[:, block_cache.MATCHED_TOKENS], whole[:, block_cache.PROMPT]),
+        "token_hit_rate": rate(whole[:, block_cache.MATCHED_TOKENS], whole[:, block_cache.PROMPT]) * known,
         "evictions": cell[:, block_cache.EVICTIONS],
         "duplicate_residency": rate(cell[:, block_cache.COPIES], cell[:, block_cache.DISTINCT]),
-        "recomputed_prefill_tokens": cell[:, block_cache.RECOMPUTED],
+        "recomputed_prefill_tokens": cell[:, block_cache.RECOMPUTED] * known,
         "replica_block_hit_rate": rate(per_replica[..., block_cache.MATCHED], per_replica[..., block_cache.BLOCKS]),
         "replica_token_hit_rate": rate(
             per_replica[..., block_cache.MATCHED_TOKENS], per_replica[..., block_cache.PROMPT]
-        ),
+        )
+        * known,
     }
 
 

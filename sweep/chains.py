@@ -58,6 +58,11 @@ class Blocks:
         return len(self.reach)
 
     @property
+    def sized(self) -> bool:
+        """Return whether it is known how many tokens blocks stand for: 0 for all of them says that nobody knows."""
+        return not self.distinct or bool(self.reach.any())
+
+    @property
     def lengths(self) -> IntArray:
         """Return the number of blocks of each request."""
         return np.diff(self.offsets)

@@ -273,7 +273,7 @@ def _routed_cells(
     ordered = [extras[place] for place in np.ndindex(shape)]
     extra = {name: np.array([found[name] for found in ordered]) for name in (ordered[0] if ordered else ())}
     if caches is not None:
-        extra |= block_variables(totals)
+        extra |= block_variables(totals, caches.stream.sized)
     shape = shape if settings.cache_axis else shape[:2]
     return _named(out, shape, settings) | _typed(extra, "timeline", shape)
 

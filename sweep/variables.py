@@ -156,9 +156,9 @@ _BLOCKS = (
         "recomputed_prefill_tokens",
         "tokens",
         "recomputed prefill",
-        "Prompt tokens prefilled though an earlier request had the same blocks: on another replica, or evicted since.",
+        "Prompt tokens prefilled though an earlier request had the same blocks: on another replica, or evicted since; "
+        "NaN where sizes are unknown.",
         better="lower",
-        integer=True,
     ),
     Variable(
         "replica_block_hit_rate",
@@ -171,7 +171,7 @@ _BLOCKS = (
         "replica_token_hit_rate",
         "1",
         "token hit rate per replica",
-        "Prompt tokens of matched blocks / all prompt tokens of the requests of a replica.",
+        "Prompt tokens of matched blocks / all prompt tokens of the requests of a replica; NaN where sizes are unknown.",
         ("replica",),
     ),
 )

@@ -20,6 +20,7 @@ from sweep.reference import (
     summarize_blocks,
     summarize_replica_service,
 )
+from sweep.traces.statistics import statistics
 from sweep.variables import VARIABLES
 
 MOONCAKE = Path(__file__).parents[2] / "shared" / "traces" / "mooncake" / "conversation_trace.jsonl"
@@ -141,6 +142,30 @@ def test_simulate__every_request(records, kind, capacity, policy):
     oracle, _ = simulate_block_routing(records, 2, policy, 4.0, 0.3, [1.0, 0.4], size, **settings_)
     for name in ("replica_id", "route_reason", "cache_hit", "start_ms", "finish_ms", "queue_wait_ms"):
         assert ds[name].values.tolist() == [record[name] for record in oracle], name
+
+
+@pytest.mark.parametrize("policy", ["queue_aware", "least_load"])
+@pytest.mark.parametrize("blocks", [{}, {"blocks": ["a"]}, {"blocks": ["a"], "block_tokens": 25}])
+def test_tokens__of_blocks_of_unknown_size_are_unknown(policy, blocks):
+    """Four of five requests find the only block; nobody says how many of their tokens it stands for, or 25 of 100."""
+    row = {"prefix_key": "a", "prompt_tokens": 100, "output_tokens": 1, "service_ms": 5.0}
+    requests = sweep.Requests.from_records([{**row, **blocks, "arrival_ms": 10.0 * k} for k in range(5)])
+    ds = sweep.run(sweep.Workload.fixed(requests), sweep.Fleet.fixed([1.0]), policy=policy, seed=1, cache_blocks=4)
+    sized = "block_tokens" in blocks
+    assert ds.block_hit_rate.item() == 0.8
+    for name in ("token_hit_rate", "replica_token_hit_rate"):
+        np.testing.assert_array_equal(ds[name].values.ravel(), 4 * 25 / 500 if sized else math.nan)
+    np.testing.assert_array_equal(ds.recomputed_prefill_tokens.values.ravel(), 0.0 if sized else math.nan)
+    if blocks:
+        found = statistics(requests)
+        np.testing.assert_equal((found["block_reuse"], found["token_reuse"]), (0.8, 0.2 if sized else math.nan))
+
+
+@given(chained_streams(), KINDS, st.sampled_from([None, MODEL]))
+@settings(max_examples=10)
+def test_tokens__of_unknown_sizes_equal_the_oracle(records, kind, model):
+    records = [{name: value for name, value in record.items() if name != "block_tokens"} for record in records]
+    assert_run_equals_oracle(records, [[1.0, 0.5]], [3.0], [2, math.inf], *kind, model)
 
 
 @given(st.integers(0, 1000), st.sampled_from(STRATEGIES), st.sampled_from([0.0, 20.0]))

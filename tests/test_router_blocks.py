@@ -97,6 +97,13 @@ def test_blocks__every_rule(name):
     same()
 
 
+@given(cells(("least_load",)))
+@settings(max_examples=20)
+def test_blocks__of_unknown_sizes(cell):
+    records = [{name: value for name, value in record.items() if name != "block_tokens"} for record in cell.records]
+    assert_same(cell._replace(records=records, warmup=0, fleet=sweep.Fleet.fixed(cell.fleet.speeds[0].tolist())))
+
+
 @given(cells(("queue_aware",)))
 @settings(max_examples=80)
 def test_blocks__a_users_rule(cell):

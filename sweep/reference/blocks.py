@@ -40,7 +40,8 @@ def simulate_block_routing(
     Returns
     -------
     The records of `simulate_replica_routing`, with ``matched_blocks``, ``matched_tokens``, ``evictions`` and
-    ``seen_tokens`` (of the blocks from its front that any earlier request had), and the caches at the end.
+    ``seen_tokens`` (of the blocks from its front that any earlier request had), and the caches at the end. Tokens are
+    NaN where no block says how many it stands for.
     """
     policy = policy_of(strategy, "timeline")
     speeds = [1.0] * num_replicas if speeds is None else speeds
@@ -101,6 +102,8 @@ def simulate_block_routing(
         replicas[chosen]["available_at_ms"] = start + effective
         if session is not None:
             owners[session] = chosen
+    if seen and not any(_tokens(request, len(request.get("blocks", ())), 1) for request in ordered):
+        records = [record | {"matched_tokens": math.nan, "seen_tokens": math.nan} for record in records]
     return records, caches
 
 

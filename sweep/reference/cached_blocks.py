@@ -56,6 +56,9 @@ class CachedBlocks:
             self.seen.append(next((k for k, block in enumerate(chain) if block not in before), len(chain)))
             before.update(chain)
 
+        sizes = [self._size(i, k) for i, chain in enumerate(self.chains) for k in range(len(chain))]
+        self.unsized = bool(sizes) and not any(sizes)
+
     def _empty(self) -> BlockCache:
         return BlockCache(self.caching.cache_blocks, self.caching.eviction)
 

@@ -458,9 +458,9 @@ class Simulation:
         if self.blocks:
             of_blocks = {
                 "matched_blocks": matched,
-                "matched_tokens": self.blocks.tokens(i, matched),
+                "matched_tokens": math.nan if self.blocks.unsized else self.blocks.tokens(i, matched),
                 "evictions": self.blocks.evictions[i],
-                "seen_tokens": self.blocks.tokens(i, self.blocks.seen[i]),
+                "seen_tokens": math.nan if self.blocks.unsized else self.blocks.tokens(i, self.blocks.seen[i]),
             }
         self.rows[i] = {
             **request,

@@ -25,7 +25,8 @@ def statistics(requests: Requests) -> dict[str, Any]:
     ``rate_per_s`` is n / duration; ``cv`` the standard deviation (ddof 0) over the mean of the times between arrivals;
     ``dispersion_<w>s`` variance (ddof 0) over mean of the arrivals in bins of w s from the first arrival, the last,
     partial one included; quantiles are linear. ``block_reuse`` and ``token_reuse`` are the shares that an unbounded
-    cache shared by all would hit, the latter of the prompt tokens. NaN where there is nothing to divide.
+    cache shared by all would hit, the latter of the prompt tokens. NaN where there is nothing to divide, or sizes of
+    blocks are unknown.
 
     Examples
     --------
@@ -85,12 +86,12 @@ def _reuse(requests: Requests) -> dict[str, Any]:
     if blocks is None or not len(blocks.ids):
         return {}
     seen = blocks.seen_before()
-    tokens = blocks.tokens_of(seen, requests.prompt_tokens)
+    tokens = float(blocks.tokens_of(seen, requests.prompt_tokens).sum()) if blocks.sized else np.nan
     return {
         "blocks": len(blocks.ids),
         "distinct_blocks": blocks.distinct,
         "block_reuse": float(seen.sum() / len(blocks.ids)),
-        "token_reuse": _ratio(float(tokens.sum()), float(requests.prompt_tokens.sum())),
+        "token_reuse": _ratio(tokens, float(requests.prompt_tokens.sum())),
         "requests_with_reuse": float((seen > 0).mean()),
     }
 
