@@ -171,7 +171,7 @@ _BLOCKS = (
         "replica_token_hit_rate",
         "1",
         "token hit rate per replica",
-        "Prompt tokens of matched blocks / all prompt tokens of the requests of a replica; NaN where sizes are unknown.",
+        "Prompt tokens of matched blocks / all prompt tokens of a replica's requests; NaN where sizes are unknown.",
         ("replica",),
     ),
 )

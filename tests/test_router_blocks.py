@@ -101,7 +101,8 @@ def test_blocks__every_rule(name):
 @settings(max_examples=20)
 def test_blocks__of_unknown_sizes(cell):
     records = [{name: value for name, value in record.items() if name != "block_tokens"} for record in cell.records]
-    assert_same(cell._replace(records=records, warmup=0, fleet=sweep.Fleet.fixed(cell.fleet.speeds[0].tolist())))
+    fleet = sweep.Fleet.fixed(cell.fleet.speeds[0].tolist())
+    assert_same(cell._replace(records=records, warmup=0, fleet=fleet, policy=sweep.Policy("least_load")))
 
 
 @given(cells(("queue_aware",)))
