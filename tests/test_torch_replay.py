@@ -18,6 +18,7 @@ from sweep.errors import InputError
 from sweep.reference import load_variance_of, simulate_replica_routing, summarize_replica_service
 from sweep.torch_runner import online, replay, result
 from sweep.torch_runner.clock import now_ns, wait_until
+from sweep.torch_runner.command import arguments_of, main, prepared
 from sweep.torch_runner.devices import Device
 from sweep.torch_runner.group import Group, PeerLost, Place
 from sweep.torch_runner.job import Job
@@ -139,6 +140,26 @@ def test_stream__default_and_trace(tmp_path):
     (tmp_path / "trace.csv").write_text("request_id,arrival_ms,service_ms,prefix_key,session_id\n" + rows)
     plan = plan_replay(Job(trace=tmp_path / "trace.csv", requests=12, policy=("queue_aware",)), 3)
     assert (plan.ranks, len(plan.points[0].requests)) == (3, 12)
+
+
+def test_stream__trace_is_read_and_shaped_as_the_options_say(tmp_path):
+    """Columns of other names; 12 requests in the window, twice, twice as fast: 24 in steps of 5 ms."""
+    trace = tmp_path / "other.csv"
+    trace.write_text("when,work\n" + "\n".join(f"{10 * i},5" for i in range(30)))
+    options = ["--trace", str(trace), "--map", "when=arrival_ms,work=service_ms", "--window", "0:0.12"]
+    options += ["--repeat", "2", "--rate-scale", "2"]
+    ctx = main.make_context("sweep", list(options))
+    job, _ = prepared(main.make_context("sweep", [*options, "--dry-run"]))
+    for found in (job, prepared(main.make_context("sweep", [*arguments_of(ctx), "--dry-run"]))[0]):
+        stream = plan_replay(found).points[0].requests
+        assert stream.arrival_ms.tolist() == [5.0 * i for i in range(24)]
+        assert set(stream.service_ms.tolist()) == {5.0}
+
+
+@pytest.mark.parametrize("option", [("--window", "0:1"), ("--zero-tokens", "drop"), ("--base-ms", "1")])
+def test_stream__options_of_a_trace_need_one(option):
+    with pytest.raises(InputError, match=f"{option[0]} applies only to --trace"):
+        prepared(main.make_context("sweep", [*option, "--mode", "replay", "--dry-run"]))
 
 
 # --- time scale and whole products --------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweep.cli import arguments
+from sweep.cli import arguments, trace_arguments
 from sweep.cli.options import FILE, INTEGER, NUMBER, Option
 
 _WHAT, _WORK, _STREAM, _OUTPUT = "What to run", "The work", "The stream", "Output"
@@ -33,8 +33,15 @@ OPTIONS = [
         shown="best",
         metavar="POINTS",
     ),
-    arguments.RECORDED[0],
+    Option(
+        "--trace",
+        group="Recorded traffic",
+        type=FILE,
+        text="Trace to replay, in any format of `sweep trace info --help`, but without chains of blocks.",
+    ),
     *arguments.SERVICE_MODEL,
+    *trace_arguments.READER,
+    *trace_arguments.SHAPE,
     Option(
         "--requests", group=_STREAM, type=INTEGER, text="First requests of the stream to replay.", shown="200, or all"
     ),

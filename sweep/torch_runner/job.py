@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Job:
     """The options of a run; None where the default depends on the device or on the mode.
 
+    ``reading`` holds the options that say how the trace is read and shaped.
+
     Raises
     ------
     InputError
@@ -41,6 +44,7 @@ class Job:
     select: tuple[str, ...] = ()
     trace: Path | None = None
     service_model: ServiceModel = field(default_factory=ServiceModel)
+    reading: Mapping[str, Any] = field(default_factory=dict)
     requests: int | None = None
     policy: tuple[str, ...] | None = None
     slack: float | None = None
@@ -105,13 +109,17 @@ class Job:
     def of(cls, found: dict[str, Any]) -> Job:
         """Return the job that the options given on a command line describe."""
         from sweep.cli.arguments import SERVICE_MODEL, flag, make_service
+        from sweep.cli.trace_arguments import READER, SHAPE, refuse_without_trace
 
         names = {item.name for item in fields(cls)}
         given = {name: value for name, value in found.items() if name in names}
-        for option in SERVICE_MODEL:
-            if option.name in found and "trace" not in found:
-                raise InputError(f"{flag(str(option.name))} applies only to --trace.")
-        return cls(**given, service_model=make_service(found))
+        if "trace" not in found:
+            refuse_without_trace(found)
+            for option in SERVICE_MODEL:
+                if option.name in found:
+                    raise InputError(f"{flag(str(option.name))} applies only to --trace.")
+        reading = {str(option.name): found[str(option.name)] for option in (*READER, *SHAPE) if option.name in found}
+        return cls(**given, service_model=make_service(found), reading=reading)
 
     @property
     def slack_ms(self) -> float:

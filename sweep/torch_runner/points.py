@@ -138,7 +138,9 @@ def plan_replay(job: Job, ranks: int | None = None) -> ReplayPlan:
 
 def _stream(job: Job, capacity: float) -> Requests:
     if job.trace:
-        return _first(Requests.from_csv(job.trace, service=job.service_model), job.requests)
+        from sweep.cli.trace_arguments import make_requests
+
+        return _first(make_requests({"trace": job.trace, **job.reading}, job.service_model), job.requests)
     rate = 1000.0 * UTILISATION * capacity / MEAN_SERVICE_MS
     work = sweep.Workload.poisson(
         job.requests or REQUESTS,
