@@ -42,7 +42,7 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
     prompts: list[int] = []
     outputs: list[int] = []
     owners: list[int] = []
-    names: list[str] = []
+    names: dict[str, int] = {}
     tokens: list[int] = []
     offsets = [0]
     everywhere = Keys()
@@ -57,7 +57,9 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
         name = session.get("id", file.stem)
         if type(name) is not str:
             raise bad_value(file, None, "id", "a string", name)
-        names.append(name)
+        if name in names:
+            raise bad_value(file, None, "id", "different in every file", name)
+        names[name] = len(names)
         scope = session.get("hash_id_scope", "local")
         if scope not in ("local", "global"):
             raise bad_value(file, None, "hash_id_scope", "'local' or 'global'", scope)
@@ -89,6 +91,7 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
     gaps = np.random.default_rng(options.seed).standard_exponential(len(files)) * 1000.0 / rate
     owner = np.array(owners, np.int64)
     lengths = np.diff(offsets)
+    known = list(names)
     notes = [
         f"{len(files):,} sessions begin at {rate:.4g} per s, drawn with seed {options.seed}; files do not say.",
         "Replayed open-loop at the recorded times: nobody waits for an answer before the next request.",
@@ -102,7 +105,7 @@ def kv_cache_tester(path: Path, options: Options) -> Raw:
         [1] * len(times),
         prompt=np.array(prompts, np.int64),
         output=np.array(outputs, np.int64),
-        session=checked.objects([names[index] for index in owners]),
+        session=checked.objects([known[index] for index in owners]),
         chains=Chains(ids, np.array(offsets, np.int64), np.repeat(np.array(tokens, np.int64), lengths)),
         in_order=False,
         notes=[*notes, note],
