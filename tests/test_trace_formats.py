@@ -7,8 +7,26 @@ import pytest
 from trace_samples import BURST_1, BURST_3, MOON, lines, mooncake
 
 import sweep
+from sweep import shaping
 from sweep.errors import InputError
 from sweep.traces import TraceError, read, report
+
+
+def test_kv_cache_tester__two_files_of_one_id_are_not_one_session(tmp_path):
+    session = {"id": "s", "block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1, "hash_ids": [1]}]}
+    for name in "ab":
+        (tmp_path / f"{name}.json").write_text(json.dumps(session))
+    with pytest.raises(TraceError, match=r"b\.json: id must be different in every file, got 's'") as caught:
+        read(tmp_path)
+    assert (caught.value.column, caught.value.value) == ("id", "s")
+
+
+def test_report__blocks_are_those_of_the_file_however_the_stream_is_shaped(written):
+    requests = read(written(lines(*MOON)))
+    for shaped in (shaping.window(requests, 0.0, 1.0), shaping.repeated(requests, 3)):
+        assert len(shaped.blocks.ids) != 6
+        assert any("6 blocks, 3 different" in line for line in report(shaped))
+
 
 # --- Mooncake ---------------------------------------------------------------------------------------------------------
 

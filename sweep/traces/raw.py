@@ -200,6 +200,9 @@ def finish(raw: Raw, path: Any, options: Options, model: ServiceModel) -> Reques
         rate_per_s=len(requests) / span_s if span_s > 0 else None,
         notes=list(raw.notes),
     )
+    if requests.blocks is not None:
+        # Those of the file: a stream that is shaped later has others.
+        requests.attrs.update(blocks=len(requests.blocks.ids), distinct_blocks=requests.blocks.distinct)
     return requests
 
 
@@ -223,8 +226,8 @@ def report(requests: Requests) -> list[str]:
     lines.append(f"{attrs['ties']:,} rows arrive together with the one before{spread_over}.")
     if attrs["inversions"]:
         lines.append(f"{attrs['inversions']:,} rows arrive before the one above them; sorted, ties in file order.")
-    if requests.blocks is not None:
-        lines.append(f"{len(requests.blocks.ids):,} blocks, {requests.blocks.distinct:,} different.")
+    if "blocks" in attrs:
+        lines.append(f"{attrs['blocks']:,} blocks, {attrs['distinct_blocks']:,} different.")
     return [*lines, *attrs["notes"]]
 
 
