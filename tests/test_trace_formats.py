@@ -28,6 +28,13 @@ def test_report__blocks_are_those_of_the_file_however_the_stream_is_shaped(writt
         assert any("6 blocks, 3 different" in line for line in report(shaped))
 
 
+def test_report__ties_and_inversions_are_among_the_rows_kept(written):
+    """The rows at 9 s and, twice, at 5 s have no tokens; without them nothing is tied or out of order."""
+    rows = "".join(f"{time},x,{tokens},1,{tokens + 1},y\n" for time, tokens in ((9, 0), (5, 0), (5, 3), (7, 3)))
+    found = [read(written(BURST_1 + rows, "b.csv"), zero_tokens=option).attrs for option in ("keep", "drop")]
+    assert [(attrs["ties"], attrs["inversions"]) for attrs in found] == [(1, 1), (0, 0)]
+
+
 # --- Mooncake ---------------------------------------------------------------------------------------------------------
 
 

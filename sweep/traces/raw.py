@@ -144,8 +144,8 @@ def finish(raw: Raw, path: Any, options: Options, model: ServiceModel) -> Reques
     if not found:
         raise TraceError("has no rows; a trace needs at least one request.", path)
     arrival = raw.arrival_ms if raw.absolute else raw.arrival_ms - raw.arrival_ms.min()
-    inversions = int((np.diff(arrival) < 0).sum()) if raw.in_order else 0
     keep, prompt, output, zero = _zero_tokens(raw, path, options)
+    inversions = int((np.diff(arrival[keep]) < 0).sum()) if raw.in_order else 0
     dropped = dict(raw.dropped)
     if options.zero_tokens == "drop" and zero:
         dropped["no tokens"] = zero
@@ -193,7 +193,7 @@ def finish(raw: Raw, path: Any, options: Options, model: ServiceModel) -> Reques
         rows_dropped=dropped,
         zero_token_rows=zero,
         zero_tokens=options.zero_tokens,
-        ties=int((np.diff(np.sort(arrival)) == 0).sum()),
+        ties=int((np.diff(np.sort(arrival[keep])) == 0).sum()),
         inversions=inversions,
         ticks=options.ticks,
         span_s=span_s,
