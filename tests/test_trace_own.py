@@ -38,6 +38,15 @@ def test_own__blocks_and_their_tokens(written):
         read(written(header + "0,5,a,16\n1,5,a,9\n", "q.csv"))
 
 
+def test_own__sizes_of_blocks_come_from_the_file_or_from_the_option(written):
+    both = written("arrival_ms,service_ms,block_ids,block_tokens\n0,5,a b,16\n", "o.csv")
+    with pytest.raises(TraceError, match="says itself how many tokens its blocks have, so block_tokens=64") as caught:
+        read(both, block_tokens=64)
+    assert caught.value.column == "block_tokens"
+    alone = written("arrival_ms,service_ms,block_ids\n0,5,a b\n", "p.csv")
+    assert read(alone, block_tokens=64).blocks.tokens.tolist() == [64, 64]
+
+
 def test_own__keys_of_blocks_are_the_same_in_every_row(written):
     header = "arrival_ms,service_ms,block_ids,block_tokens\n"
     big = 2**64 - 1

@@ -356,6 +356,11 @@ def _own_blocks(path: Path, chunk: _Chunk, size: int | None, keys: Keys, sizes: 
     lines, cells = chunk
     if size is None and "block_tokens" not in cells:
         raise TraceError("has block_ids but no block_tokens; give that column or the option.", path)
+    if size is not None and "block_tokens" in cells:
+        raise TraceError(
+            f"says itself how many tokens its blocks have, so block_tokens={size} does not apply.", path, None,
+            "block_tokens",
+        )  # fmt: skip
     found: list[Any] = []
     lengths: list[int] = []
     for row, cell in enumerate(cells["block_ids"]):
