@@ -114,7 +114,7 @@ class Blocks:
             raise InputError(
                 f"{where(request)}: a block has {size[place]} tokens, "
                 f"but {size[first[dense[place]]]} where it occurs first."
-            )
+            ).about("block_tokens", int(size[place]))
         total = np.concatenate(([0], np.cumsum(size)))
         reached = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
         return cls(dense, starts, reached[first])

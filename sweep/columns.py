@@ -83,7 +83,7 @@ def ids(what: str, values: Any, where: Where) -> NDArray[Any]:
         row = numbered.index(not numbered[0])
         raise InputError(
             f"{where(row)}: {what} must be all strings or all whole numbers, got {labels[row]!r} after {labels[0]!r}."
-        )
+        ).about(what, labels[row])
     return objects(labels)
 
 
@@ -140,7 +140,8 @@ def _float(value: Any) -> float:
 def _refuse(what: str, bad: NDArray[np.bool_], where: Where, values: Any, wanted: str) -> None:
     if bad.any():
         row = int(bad.argmax())
-        raise InputError(f"{where(row)}: {what} must be {wanted}, got {_shown(list(values)[row])}.")
+        value = list(values)[row]
+        raise InputError(f"{where(row)}: {what} must be {wanted}, got {_shown(value)}.").about(what, value)
 
 
 def _shown(value: Any) -> str:

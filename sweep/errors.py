@@ -13,8 +13,17 @@ import numpy as np
 class InputError(ValueError):
     """A user's mistake, said in one sentence: what is wrong, the value found, what is allowed.
 
-    The command line prints the sentence without a traceback and exits with status 2.
+    The command line prints the sentence without a traceback and exits with status 2. ``column`` and ``value`` are those
+    of a table's cell that is wrong, None where it is none.
     """
+
+    column: str | None = None
+    value: object = None
+
+    def about(self, column: str, value: object) -> InputError:
+        """Return the error with the cell that it is about."""
+        self.column, self.value = column, value
+        return self
 
 
 class BlockError(RuntimeError):

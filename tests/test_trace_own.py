@@ -34,8 +34,20 @@ def test_own__blocks_and_their_tokens(written):
     assert requests.service_model is None
     with pytest.raises(TraceError, match="line 2: block_tokens has 3 numbers for 2 blocks"):
         read(written(header + "0,5,a b,1 2 3\n", "p.csv"))
-    with pytest.raises(TraceError, match="a block has 9 tokens, but 16 where it occurs first"):
+    with pytest.raises(TraceError, match="a block has 9 tokens, but 16 where it occurs first") as caught:
         read(written(header + "0,5,a,16\n1,5,a,9\n", "q.csv"))
+    assert (caught.value.line, caught.value.column, caught.value.value) == (3, "block_tokens", 9)
+
+
+def test_own__a_bad_key_is_in_the_error(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "o.parquet"
+    pq.write_table(pa.table({"arrival_ms": [0.0], "service_ms": [5.0], "session_id": [1.0]}), path)
+    with pytest.raises(TraceError, match="session_id must be") as caught:
+        read(path)
+    assert (caught.value.line, caught.value.column, caught.value.value) == (2, "session_id", 1.0)
 
 
 def test_own__sizes_of_blocks_come_from_the_file_or_from_the_option(written):

@@ -24,8 +24,8 @@ class TraceError(InputError):
 
     @classmethod
     def of(cls, error: InputError, file: Any, line: int | None) -> TraceError:
-        """Return an error whose sentence already says where."""
-        return _rebuilt(error.args, {"file": str(file), "line": line, "column": None, "value": None})
+        """Return an error whose sentence already says where, about the same cell."""
+        return _rebuilt(error.args, {"file": str(file), "line": line, "column": error.column, "value": error.value})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuilt, (self.args, self.__dict__))
