@@ -160,7 +160,12 @@ def test_azure__bad_timestamp_names_line_and_column(written, stamp):
         (RECORDS.strip() + ",session_id\na,0,1,,,\n", "repeated: 'session_id'"),
         ("TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n", "unknown: 'NumImages'"),
         ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,1\n", "missing: 'GeneratedTokens'"),
-        ("a,b\n1,2\n", "its header must be TIMESTAMP,ContextTokens,GeneratedTokens or request_id,"),
+        ("a,b\n1,2\n", "its header must be azure: TIMESTAMP,ContextTokens,GeneratedTokens; burstgpt: Timestamp,Model,"),
+        (
+            "a,b\n1,2\n",
+            "vidur: arrived_at,.*; own: request_id,arrival_ms or arrival_s,service_ms,.* or name the columns",
+        ),
+        ("a,b\n1,2\n", "or name the columns with --map / columns="),
         (RECORDS + "a,0,1,\n", "line 2: found 4 cells, but the header names 5 columns"),
         (RECORDS + "a,0,1,,,\n", "line 2: found 6 cells"),
         (RECORDS + ",0,1,,\n", "line 2: request_id must be a string or a whole number .* got None"),

@@ -259,14 +259,19 @@ def _check(path: Path, header: list[str], needed: Sequence[str], allowed: Sequen
     said = "; ".join(f"{kind}: {', '.join(map(repr, names))}" for kind, names in wrong.items() if names)
     if said:
         column = next(name for names in wrong.values() for name in names)
-        shown = formats() if form == "own" else ",".join(_FORMS[form].needed)
+        shown = (
+            f"{formats()}, or name the columns with --map / columns="
+            if form == "own"
+            else ",".join(_FORMS[form].needed)
+        )
         raise TraceError(f"has the wrong columns ({said}); its header must be {shown}.", path, None, column)
 
 
 def formats() -> str:
     """Return the headers that are understood."""
-    own = f"{','.join(RECORD_FIELDS[:5])}[,{','.join(RECORD_FIELDS[5:])}]"
-    return " or ".join([",".join(_FORMS["azure"].needed), own])
+    first, *rest = RECORD_FIELDS[:5]
+    own = f"{first},arrival_ms or arrival_s,{','.join(rest[1:])}[,{','.join(RECORD_FIELDS[5:])}]"
+    return "; ".join([*(f"{name}: {','.join(form.needed)}" for name, form in _FORMS.items()), f"own: {own}"])
 
 
 # --- Public formats ---------------------------------------------------------------------------------------------------
