@@ -1,7 +1,8 @@
 """Streams made from a stream: faster, shorter, fewer sessions, repeated, and drawn anew for every seed.
 
 A *unit* is what belongs together and is never torn apart: a session, or a prefix family. Requests are of one family
-when they share a block deeper than the common ones, such as a system prompt, with which many unrelated requests begin.
+when they share a block deeper than the common ones, such as a system prompt, with which many unrelated requests begin;
+where there are no blocks, when they share a prefix that is not as common.
 Drawing time windows instead would be wrong: what a request reuses lies minutes before it, in another window.
 """
 
@@ -121,7 +122,7 @@ def units(requests: Requests, by: str = "auto", needed: bool = True) -> IntArray
         "sessions", "families", or "auto": sessions where requests have them. A request without a session, or with
         none but common blocks, is a unit of its own.
     needed
-        Whether a stream with neither sessions nor blocks is an error, and not as many units as requests.
+        Whether a stream with neither sessions nor blocks or prefixes is an error, and not as many units as requests.
 
     Raises
     ------
@@ -135,13 +136,20 @@ def units(requests: Requests, by: str = "auto", needed: bool = True) -> IntArray
         if not held.any():
             raise InputError("The stream has no sessions to draw; draw families of shared blocks instead.")
         return _own_where_none(requests.session, held)
-    if requests.blocks is None or not n:
-        if by == "families":
-            raise InputError("The stream has no blocks, and so no families that share some; draw sessions instead.")
-        if needed:
-            raise InputError("The stream has neither sessions nor blocks, so there is nothing to draw as a whole.")
-        return np.arange(n)
     blocks = requests.blocks
+    if blocks is None and (requests.prefix >= 0).any():
+        # A prefix is a chain of one block.
+        blocks = Blocks.single(requests.prefix)
+    if blocks is None or not n:
+        if by == "families":
+            raise InputError(
+                "The stream has no blocks or prefixes, and so no families that share some; draw sessions instead."
+            )
+        if needed:
+            raise InputError(
+                "The stream has neither sessions nor blocks or prefixes, so there is nothing to draw as a whole."
+            )
+        return np.arange(n)
     touches = np.bincount(blocks.ids, minlength=blocks.distinct)
     common = touches > max(COMMON_SHARE * n, COMMON_COUNT)
     # Blocks are had by fewer and fewer requests along a chain, so that the common ones stand in front.

@@ -305,7 +305,7 @@ class Workload:
         Raises
         ------
         InputError
-            For anything but a `Requests`, and for a stream without sessions and blocks.
+            For anything but a `Requests`, and for a stream without sessions, blocks and prefixes.
         """
         if not isinstance(requests, Requests):
             raise InputError(f"requests must be a sweep.Requests, got {type(requests).__name__}; see Requests.from_*.")

@@ -89,9 +89,9 @@ def test_units__families_share_more_than_the_common_blocks():
 def test_units__errors():
     plain = sweep.Workload.poisson(requests=10, rate_per_s=1.0).realise(0)
     for by, message in (
-        ("auto", "neither sessions nor blocks"),
+        ("auto", "neither sessions nor blocks or prefixes"),
         ("sessions", "no sessions"),
-        ("families", "no blocks, and so no families"),
+        ("families", "no blocks or prefixes, and so no families"),
         ("weeks", "Unknown unit"),
     ):
         with pytest.raises(sweep.InputError, match=message):
@@ -116,6 +116,29 @@ def test_resampled__units_stay_whole_at_their_own_times(seed):
         originals += 1
     assert originals == len(times)  # as many units as the stream has, copies counted
     assert set(found.request_id.tolist()) <= set(source.request_id.tolist())
+
+
+def hit_rate(keys):
+    """Return the share of keys that came before."""
+    return 1 - len(set(keys)) / len(keys)
+
+
+def test_resampled__prefixes_alone_are_families_and_copies_have_their_own():
+    """300 prefixes of 1 to 8 requests each, and a common one that every fifth request has."""
+    keys = [f"p{k}" for k in range(300) for _ in range(1 + k % 8)]
+    keys = [key if k % 5 else "common" for k, key in enumerate(keys)]
+    rows = [{"arrival_ms": 10.0 * (7 * k % len(keys)), "service_ms": 1.0, "prefix_key": p} for k, p in enumerate(keys)]
+    requests = sweep.Requests.from_records(rows)
+    alone = keys.count("common")
+    assert shaping.units(requests).max() + 1 == len(set(keys)) - 1 + alone
+    assert shaping.units(requests, "families").tolist() == shaping.units(requests).tolist()
+    work = Workload.resampled(requests)
+    rates = [hit_rate(work.realise(seed).prefix.tolist()) for seed in range(60)]
+    error = np.std(rates, ddof=1) / len(rates) ** 0.5
+    assert abs(np.mean(rates) - hit_rate(keys)) < 3 * error
+    drawn = work.realise(0)
+    assert sum(str(label).startswith("common") for label in drawn.prefix_labels) == 1
+    assert any("(copy 2)" in str(label) for label in drawn.prefix_labels)
 
 
 def test_resampled__workload_is_stored_and_says_so():
