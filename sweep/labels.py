@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import sweep
-from sweep import variables
+from sweep import shaping, variables
 from sweep.grid import Grid
 
 #: Dimensions, values and attributes of a coordinate, as xarray takes them.
@@ -49,8 +49,6 @@ def attributes(grid: Grid) -> dict[str, str]:
         "settings": json.dumps(grid.settings.to_dict()),
     }
     if grid.workload.kind == "resampled":
-        attrs["resampling"] = (
-            "Each seed draws whole units of the trace (sessions, or families of requests that share blocks beyond the "
-            "common ones) with replacement, at their own times; further copies have ids of their own."
-        )
+        parameters = grid.workload.parameters
+        attrs["resampling"] = shaping.resampling(parameters["requests"], parameters["by"])
     return attrs

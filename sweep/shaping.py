@@ -21,6 +21,9 @@ from sweep.requests import Requests
 
 UNITS = ("auto", "sessions", "families")
 
+#: Over how many seeds the reuse of resampled streams is set beside the trace's own, and up to how many blocks.
+_CHECKED_SEEDS, _CHECKED_BLOCKS = 8, 1_000_000
+
 #: A block is common when more requests than this share of all have it, and more than this number.
 COMMON_SHARE, COMMON_COUNT = 0.01, 20
 
@@ -159,6 +162,43 @@ def units(requests: Requests, by: str = "auto", needed: bool = True) -> IntArray
     place = np.where(deeper, blocks.offsets[:-1] + depth, 0)
     first = blocks.ids[place] if len(blocks.ids) else np.zeros(n, np.int64)
     return _own_where_none(first, deeper)
+
+
+def resampling(requests: Requests, by: str) -> str:
+    """Return in sentences what each seed draws, and whether an unbounded cache finds as much in it as in the trace."""
+    unit = units(requests, by)
+    drawn = "sessions" if by != "families" and (requests.session >= 0).any() else "prefix families"
+    said = (
+        f"Each seed draws {int(unit.max()) + 1:,} {drawn} of the trace with replacement, at their own times; what "
+        "belongs to none counts as one, and further copies have ids of their own."
+    )
+    own = _reuse(requests)
+    if not own:
+        return said
+    said += f" The trace's own unbounded hit rate is {own[0]:.4f} of blocks"
+    said += f" and {own[1]:.4f} of prompt tokens" if len(own) > 1 else ""
+    if requests.blocks is None or len(requests.blocks.ids) <= _CHECKED_BLOCKS:
+        found = [_reuse(resampled(requests, unit, seed)) for seed in range(_CHECKED_SEEDS)]
+        # Of a small trace, a seed may have no blocks at all.
+        rates = np.array([one for one in found if len(one) == len(own)])
+        if len(rates) > 1:
+            error = rates.std(axis=0, ddof=1) / np.sqrt(len(rates))
+            shown = " and ".join(f"{mean:.4f} ± {one:.4f}" for mean, one in zip(rates.mean(axis=0), error, strict=True))
+            said += f"; its mean over the seeds 0 to {_CHECKED_SEEDS - 1} is {shown} (standard error)"
+    return said + "."
+
+
+def _reuse(requests: Requests) -> tuple[float, ...]:
+    """Return the shares of blocks and, where known, of prompt tokens that came before; () where there are no blocks."""
+    blocks = Blocks.single(requests.prefix) if requests.blocks is None else requests.blocks
+    if not len(blocks.ids):
+        return ()
+    seen = blocks.seen_before()
+    share = float(seen.sum() / len(blocks.ids))
+    prompt = float(requests.prompt_tokens.sum())
+    if not (blocks.sized and prompt):
+        return (share,)
+    return share, float(blocks.tokens_of(seen, requests.prompt_tokens).sum()) / prompt
 
 
 def _own_where_none(keys: IntArray, held: Any) -> IntArray:

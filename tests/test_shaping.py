@@ -118,6 +118,25 @@ def test_resampled__units_stay_whole_at_their_own_times(seed):
     assert set(found.request_id.tolist()) <= set(source.request_id.tolist())
 
 
+def reused(blocks):
+    """Return the share of blocks that came before, None for none."""
+    known = set()
+    found = []
+    for one in blocks.ids.tolist():
+        found.append(one in known)
+        known.add(one)
+    return sum(found) / len(found) if found else None
+
+
+def test_resampling__says_families_of_prefixes():
+    rows = [{"arrival_ms": 1.0 * k, "service_ms": 1.0, "prefix_key": p} for k, p in enumerate("aabbb")]
+    said = shaping.resampling(sweep.Requests.from_records(rows), "auto")
+    assert said.startswith("Each seed draws 2 prefix families of the trace")
+    assert "hit rate is 0.6000 of blocks; its mean over" in said
+    alone = sweep.Requests.from_arrays([0.0, 1.0], [1.0, 1.0], session=[1, 2])
+    assert shaping.resampling(alone, "auto").endswith("ids of their own.")
+
+
 def hit_rate(keys):
     """Return the share of keys that came before."""
     return 1 - len(set(keys)) / len(keys)
@@ -146,7 +165,13 @@ def test_resampled__workload_is_stored_and_says_so():
     assert Workload.from_dict(work.to_dict()) == work
     assert work.fingerprint() != Workload.fixed(stream()).fingerprint()
     ds = sweep.run(work, sweep.Fleet.fixed([1.0, 1.0]), policy="locality_aware", seed=3)
-    assert "draws whole units" in ds.attrs["resampling"]
+    said = ds.attrs["resampling"]
+    assert said.startswith("Each seed draws 3 sessions of the trace with replacement")
+    # Of the blocks (1, 2), (1, 3) and (1, 2, 4), three of seven came before.
+    rates = [found for seed in range(8) if (found := reused(work.realise(seed).blocks)) is not None]
+    mean = f"{np.mean(rates):.4f} ± {np.std(rates, ddof=1) / len(rates) ** 0.5:.4f}"
+    assert f"hit rate is {3 / 7:.4f} of blocks and {3 / 7:.4f} of prompt tokens" in said
+    assert said.endswith(f"; its mean over the seeds 0 to 7 is {mean} and {mean} (standard error).")
     assert "block_hit_rate" in ds
     assert repr(work).startswith("Workload.resampled(requests=Requests(4 requests")
 
