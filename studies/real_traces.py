@@ -167,7 +167,10 @@ def main(
 
 def found() -> list[tuple[Trace, Path]]:
     """Return the public traces that are here."""
-    places = [os.environ.get("SWEEP_TRACES"), "traces", Path(__file__).parents[2] / "shared" / "traces"]
+    named = os.environ.get("SWEEP_TRACES")
+    if named and not Path(named).is_dir():
+        raise sweep.InputError(f"SWEEP_TRACES must name a folder, got {named!r}.")
+    places = [named, "traces", Path(__file__).parents[2] / "shared" / "traces"]
     folder = next((Path(place) for place in places if place and Path(place).is_dir()), None)
     here = [(trace, folder / trace.path) for trace in TRACES if folder and (folder / trace.path).exists()]
     if not here:

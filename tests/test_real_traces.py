@@ -81,3 +81,13 @@ def test_capacities__are_round_and_hold_a_prompt(study: ModuleType) -> None:
     records = [{"arrival_ms": 0.0, "service_ms": 1.0, "blocks": range(100 * k, 100 * k + 100)} for k in range(30)]
     blocks = sweep.Requests.from_records(records).blocks
     assert study.capacities(blocks, (0.005, 0.01, 0.1, None)) == [100.0, 300.0, None]
+
+
+def test_found__what_is_named_must_be_a_folder(
+    study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traces").mkdir()
+    monkeypatch.setenv("SWEEP_TRACES", str(tmp_path / "tarces"))
+    with pytest.raises(sweep.InputError, match=r"SWEEP_TRACES must name a folder, got '.*tarces'"):
+        study.found()
