@@ -1,6 +1,7 @@
 """Files of traces whatever their format: compression, line ends, missing packages, bad lines, options."""
 
 import gzip
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -113,3 +114,23 @@ def test_options__unknown_or_out_of_place(written):
         read(path, session_rate_per_s=2.0)
     with pytest.raises(InputError, match="blocks='floor' does not apply"):
         read(written(BURST_1 + "5,x,1,2,3,x\n", "b.csv"), blocks="floor")
+
+
+def test_file__a_pipe_cannot_be_read_twice():
+    reads, writes = os.pipe()
+    try:
+        os.write(writes, b"arrival_ms,service_ms\n0,5\n")
+        os.close(writes)
+        with pytest.raises(TraceError, match=r"must be a file that can be read twice, not a pipe\.$"):
+            read(f"/dev/fd/{reads}")
+    finally:
+        os.close(reads)
+
+
+def test_file__reasons_of_libraries_end_in_one_full_stop(written, tmp_path):
+    with pytest.raises(TraceError, match=r"line ends must be LF or CRLF\.$"):
+        read(written(b"arrival_ms,service_ms\r0,5\r", "o.csv"))
+    pytest.importorskip("pyarrow")
+    for content in (b"PAR1", b"PAR1" + bytes(40)):
+        with pytest.raises(TraceError, match=r"[^.?!]\)\.$"):
+            read(written(content, "o.parquet"))

@@ -20,7 +20,7 @@ from sweep.columns import FloatArray, IntArray
 from sweep.errors import InputError, one_of
 from sweep.requests import RECORD_FIELDS, ServiceModel
 from sweep.traces.errors import TraceError, bad_value, counts, times
-from sweep.traces.files import PARQUET, first_line, needs, opened
+from sweep.traces.files import PARQUET, first_line, needs, opened, reason_of
 from sweep.traces.raw import Chains, Keys, Options, Raw, labels
 
 #: Rows converted at a time: text takes ten times the memory of the numbers it stands for.
@@ -64,7 +64,7 @@ def header_of(path: Path) -> list[str]:
     try:
         return [name.strip() for name in next(csv.reader([line]), [])]
     except csv.Error as error:
-        raise TraceError(f"{error}.", path, 1) from error
+        raise _bad_csv(error, path, 1) from error
 
 
 def form_of(header: Sequence[str]) -> str:
@@ -208,9 +208,15 @@ def _chunks(path: Path, check: Callable[[list[str]], list[str] | None]) -> Itera
         except UnicodeDecodeError as error:
             raise TraceError(f"is not a text file in UTF-8 ({error.reason} at byte {error.start}).", path) from error
         except csv.Error as error:
-            raise TraceError(f"{error}.", path, line) from error
+            raise _bad_csv(error, path, line) from error
     if header is None:
         raise TraceError(f"is empty; its first line must name the columns ({formats()}).", path)
+
+
+def _bad_csv(error: csv.Error, path: Path, line: int) -> TraceError:
+    if "new-line" in str(error):
+        return TraceError("line ends must be LF or CRLF.", path, line)
+    return TraceError(f"{reason_of(error)}.", path, line)
 
 
 @contextlib.contextmanager
@@ -237,7 +243,7 @@ def _parquet(path: Path) -> Any:
     try:
         return pq.read_table(path)
     except Exception as error:
-        raise TraceError(f"is not a Parquet file that can be read ({error}).", path) from error
+        raise TraceError(f"is not a Parquet file that can be read ({reason_of(error)}).", path) from error
 
 
 def _parquet_chunks(path: Path, check: Callable[[list[str]], list[str]]) -> Iterator[_Chunk]:

@@ -33,12 +33,18 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             else:
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(f"is not a whole gzip file ({error}).", path) from error
+        raise TraceError(f"is not a whole gzip file ({reason_of(error)}).", path) from error
     except (OSError, ValueError) as error:
         if isinstance(error, (InputError, UnicodeDecodeError)):
             raise
-        reason = getattr(error, "strerror", None) or str(error)
-        raise TraceError(f"cannot be read: {reason}.", path) from error
+        if isinstance(error, io.UnsupportedOperation):
+            raise TraceError("must be a file that can be read twice, not a pipe.", path) from error
+        raise TraceError(f"cannot be read: {reason_of(error)}.", path) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a library says is wrong, without the punctuation that it ends with."""
+    return (getattr(error, "strerror", None) or str(error)).rstrip(" .?!")
 
 
 def _zstd(raw: IO[bytes]) -> Any:
@@ -126,7 +132,7 @@ def first_line(path: Path) -> tuple[bytes, str]:
         with path.open("rb") as raw:
             start = raw.read(4)
     except (OSError, ValueError) as error:
-        raise TraceError(f"cannot be read: {getattr(error, 'strerror', None) or error}.", path) from error
+        raise TraceError(f"cannot be read: {reason_of(error)}.", path) from error
     if start == PARQUET:
         return start, ""
     return start, next((text for _, text in text_lines(path)), "")
