@@ -21,6 +21,14 @@ def test_kv_cache_tester__two_files_of_one_id_are_not_one_session(tmp_path):
     assert (caught.value.column, caught.value.value) == ("id", "s")
 
 
+def test_kv_cache_tester__a_session_over_many_lines_is_told_by_its_name(written):
+    text = '{ "id": "trace_0546",\n "block_size": 64, "requests": [\n{"t": 0, "in": 64, "out": 1, "hash_ids": [1]}]}'
+    found = read(written(text, "s.json"))
+    assert found.attrs["format"] == "kv-cache-tester" and found.session_labels == ("trace_0546",)
+    with pytest.raises(TraceError, match="line 1: is not one JSON object"):
+        read(written(text, "s.jsonl"))
+
+
 def test_report__blocks_are_those_of_the_file_however_the_stream_is_shaped(written):
     requests = read(written(lines(*MOON)))
     for shaped in (shaping.window(requests, 0.0, 1.0), shaping.repeated(requests, 3)):
