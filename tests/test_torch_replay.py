@@ -8,6 +8,7 @@ import os
 import queue
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -299,6 +300,19 @@ def test_compare__judges_the_p95_and_writes_a_valid_file(tmp_path):
     assert "round_robin / queue_aware, planned" in text_of(document)
 
 
+def test_compare__rank_that_was_late_is_inconclusive():
+    _, cases = cases_of((0.026, 0.0255))
+    late = [(0.0, 0.0), (0.0, 25.0), (0.0, 0.0), (3.0, 450.25), (0.0, 0.0)]
+    told = [Case(c.point, c.routing, [r._replace(late_ms=np.array(ms)) for r, ms in zip(c.replays, late, strict=True)])
+            for c in cases]  # fmt: skip
+    found = [replay.compare_case(case, SCALE, PRODUCT_MS) for case in told]
+    for device in (CPU, dataclasses.replace(CPU, kind="cuda")):
+        _, verdicts = replay.compare(Job(mode="replay"), told, found, device)
+        assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}
+        assert {verdict.reason for verdict in verdicts} == {"started late: in 2 of 5 repeats, rank 1 by up to 450.2 ms"}
+    assert replay.rows(told, found, CPU, SCALE)[0]["repeats"]["rank_late_ms"] == [list(ms) for ms in late]
+
+
 def test_compare__busy_host_is_inconclusive():
     _, cases = cases_of((0.026, 0.0255))
     slow = [Case(c.point, c.routing, [r._replace(cpu_ms=0.5 * r.busy_ms) for r in c.replays]) for c in cases]
@@ -439,6 +453,128 @@ def test_clock__does_not_wake_early():
     target = now_ns() + 3_000_000
     wait_until(target, lambda: None)
     assert now_ns() >= target
+
+
+# --- two ranks, as threads -------------------------------------------------------------------------------------
+
+
+class Silent:
+    """A board that nobody reads."""
+
+    def set(self, state):
+        pass
+
+    def beat(self):
+        pass
+
+
+class Naps:
+    """Work that takes the time of its products and no processor."""
+
+    def run(self, products):
+        time.sleep(products * PRODUCT_MS / 1000)
+
+    def wait(self):
+        pass
+
+
+class Threads(Group):
+    """Ranks that are threads; as over gloo, what the first one says waits there for the others, and it goes on."""
+
+    def __init__(self, size, rank, shared, before=lambda rank, what: None, board=None):
+        super().__init__(Place(rank, size, rank, size), board or Silent(), 10.0)
+        self.shared = shared
+        self.before = before
+
+    @classmethod
+    def run(cls, part, before=lambda rank, what: None, boards=(None, None)):
+        """Return what each of two ranks returns from `part`."""
+        shared = {"all": threading.Barrier(2), "said": queue.SimpleQueue(), "of": [None, None]}
+        found = [None, None]
+
+        def rank(r):
+            found[r] = part(cls(2, r, shared, before, boards[r]))
+
+        threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert None not in found
+        return found
+
+    def barrier(self):
+        self.before(self.place.rank, "barrier")
+        self.shared["all"].wait(timeout=20)
+
+    def from_first(self, value):
+        if self.place.rank == 0:
+            self.shared["said"].put(value)
+            return value
+        value = self.shared["said"].get(timeout=20)
+        self.before(self.place.rank, "heard")
+        return value
+
+    def gather(self, value):
+        self.shared["of"][self.place.rank] = value
+        self.shared["all"].wait(timeout=20)
+        found = list(self.shared["of"])
+        self.shared["all"].wait(timeout=20)
+        return found
+
+
+def replayed_by_threads(before=lambda rank, what: None, requests=20, boards=(None, None), work=Naps):
+    """Replay round robin once, as planned and online; return the cases."""
+    plan = plan_replay(Job(mode="replay", policy=("round_robin",), requests=requests, warmup=0, repeats=1))
+
+    def part(group):
+        job = Job(mode="replay", policy=("round_robin",), requests=requests, warmup=0, repeats=1)
+        device = dataclasses.replace(CPU, cores=tuple(os.sched_getaffinity(0)))
+        return replay.measure(job, plan, group, device, work(), SCALE, PRODUCT_MS, group.board)[0]
+
+    return Threads.run(part, before, boards)[0]
+
+
+def test_replay__begins_when_the_last_rank_has_come():
+    def before(rank, what):
+        if rank == 1 and what == "barrier":
+            time.sleep(1.0)
+
+    for case in replayed_by_threads(before):
+        (once,) = case.replays
+        # A delay of 1000 ms before the start would be a wait on rank 1, from its first request on.
+        first = SCALE * (once.served.start - once.served.arrival)[:2].max()
+        assert max(first, once.late_ms.max()) < 500, case.routing
+
+
+@pytest.mark.parametrize(("local_size", "shared"), [(2, True), (1, False)])
+def test_replay__hosts_share_no_clock(local_size, shared):
+    class Told(Group):
+        def barrier(self):
+            pass
+
+        def from_first(self, value):
+            return value + 3_600_000_000_000
+
+    before = now_ns()
+    begin = replay._agreed_start(Told(Place(1, 2, 0, local_size), None, 60.0))
+    assert (begin - before > 3_600_000_000_000) is shared
+    assert begin > before
+
+
+def test_replay__rank_that_is_late_for_the_start_is_inconclusive():
+    def before(rank, what):
+        if rank == 1 and what == "heard":
+            time.sleep(0.3)
+
+    cases = replayed_by_threads(before)
+    for case in cases:
+        (once,) = case.replays
+        assert max(200.0, once.late_ms[0]) < once.late_ms[1]
+    found = [replay.compare_case(case, SCALE, PRODUCT_MS) for case in cases]
+    _, verdicts = replay.compare(Job(mode="replay"), cases, found, CPU)
+    assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}
+    assert all(verdict.reason.startswith("started late: in 1 of 1 repeats, rank 1 by up to") for verdict in verdicts)
 
 
 # --- end to end -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from sweep.intervals import Estimate, fieller, t_interval
 CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_COMPARED = "confirmed", "not_confirmed", "inconclusive", "not_compared"
 NOT_JUDGED = "not_judged"
 HOST_BUSY, SHARING, TOO_WIDE = "host_busy", "concurrent_sharing", "interval too wide"
+LATE = "started late"
 #: A CPU rank that got less of its core than this shared it with something else.
 LEAST_CPU_SHARE = 0.95
 LEVEL = 0.95
@@ -94,6 +95,18 @@ def busy_caveats(cpu_ms: Any, wall_ms: Any) -> list[str]:
     if shares[rank] < LEAST_CPU_SHARE:
         return [f"{HOST_BUSY}: rank {rank} got {shares[rank]:.2f} of its core, {LEAST_CPU_SHARE:g} is needed"]
     return []
+
+
+def late_caveats(late_ms: Any) -> list[str]:
+    """Return the reason not to trust a replay whose ranks were late for its start; times are per repeat and rank.
+
+    The requests that came in meanwhile waited for the rank, not for each other.
+    """
+    late = np.asarray(late_ms, dtype=float)
+    if not late.any():
+        return []
+    rank = int(late.max(axis=0).argmax())
+    return [f"{LATE}: in {late.any(axis=1).sum()} of {len(late)} repeats, rank {rank} by up to {late.max():.1f} ms"]
 
 
 def interval_of(values: Sequence[float]) -> Estimate:

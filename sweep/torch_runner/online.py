@@ -81,7 +81,7 @@ class Desk:
 
     def serve_all(self, server: Server, begin_ns: int) -> Log:
         """Serve what comes in until the router says that it is over."""
-        log = Log.empty()
+        log = Log.ready(begin_ns)
         while True:
             try:
                 item = self.inbox.get(timeout=0.5)

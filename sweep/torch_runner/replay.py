@@ -33,6 +33,7 @@ class Replayed(NamedTuple):
     busy_ms: Array
     cpu_ms: Array
     elapsed_ms: Array
+    late_ms: Array
 
     @property
     def product_ms(self) -> Array:
@@ -101,8 +102,7 @@ def measure(
             point = case.point
             products = products_for(point, scale, product_ms)
             if case.routing == ONLINE:
-                begin = group.from_first(now_ns() + _LEAD_NS)
-                pace = online.Pace(scale, product_ms, begin)
+                pace = online.Pace(scale, product_ms, _agreed_start(group))
                 log = online.replay_online(point, group, device, server, products, pace, connected)
             else:
                 log = _planned(simulated[point.name], group, device, server, products, scale)
@@ -115,17 +115,21 @@ def measure(
     return cases, said
 
 
+def _agreed_start(group: Group) -> int:
+    """Return when all ranks begin [ns of this host's clock]: a little after the last of them has come; collective."""
+    group.barrier()
+    begin = group.from_first(now_ns() + _LEAD_NS)
+    # Hosts share no clock, so there each rank counts from when it hears of the start.
+    return begin if group.place.size == group.place.local_size else now_ns() + _LEAD_NS
+
+
 def _planned(plan: Served, group: Group, device: Device, server: Server, products: Array, scale: float) -> Log:
     """Serve this rank's share of a planned replay, at the same time as the others or when its turn has come."""
     rank = group.place.rank
     mine = np.flatnonzero(plan.replica == rank)
     count = np.where(plan.hit, products[1, rank], products[0, rank])
-    begin = group.from_first(now_ns() + _LEAD_NS)
-    log = Log.empty()
     for turn in range(device.turns):
-        if device.turns > 1:
-            group.barrier()
-            begin = now_ns()
+        begin = _agreed_start(group)
         if turn == device.turn:
             log = server.serve_planned(mine.tolist(), plan.arrival * scale, count, plan.hit, begin)
     return log
@@ -150,6 +154,7 @@ def _joined(point: Point, logs: list[Log], scale: float) -> Replayed:
         np.bincount(replica, took, ranks),
         np.array([sum(log.cpu_ms) for log in logs]),
         np.array([max(log.finish, default=0.0) for log in logs]),
+        np.array([log.late_ms for log in logs]),
     )
 
 
@@ -219,6 +224,7 @@ def rows(cases: list[Case], found: list[Compared], device: Device, scale: float)
             "rank_busy_ms": [replay.busy_ms.tolist() for replay in replays],
             "rank_product_ms": [replay.product_ms.tolist() for replay in replays],
             "products_per_rank": [replay.products_per_rank.tolist() for replay in replays],
+            "rank_late_ms": [replay.late_ms.tolist() for replay in replays],
             "requests_per_rank": [np.bincount(r.served.replica, minlength=len(speeds)).tolist() for r in replays],
         }
         if device.kind == "cpu":
@@ -338,10 +344,8 @@ def compare(
 
 
 def _caveats(case: Case, device: Device) -> list[str]:
-    if device.kind != "cpu":
-        return []
-    cpu, busy = ([getattr(replay, name) for replay in case.replays] for name in ("cpu_ms", "busy_ms"))
-    return decision.busy_caveats(cpu, busy)
+    late, cpu, busy = ([getattr(replay, name) for replay in case.replays] for name in ("late_ms", "cpu_ms", "busy_ms"))
+    return decision.late_caveats(late) + (decision.busy_caveats(cpu, busy) if device.kind == "cpu" else [])
 
 
 def _pairs(cases: list[Case]) -> list[tuple[int, int]]:

@@ -15,7 +15,10 @@ from sweep.torch_runner.work import Work
 
 
 class Log(NamedTuple):
-    """What one rank did in one replay, per request: its place in the stream, times since the start [ms], work, hit."""
+    """What one rank did in one replay, per request: its place in the stream, times since the start [ms], work, hit.
+
+    ``late_ms`` is by how much the stream had begun when the rank was ready.
+    """
 
     request: list[int]
     start: list[float]
@@ -23,11 +26,12 @@ class Log(NamedTuple):
     products: list[int]
     hit: list[bool]
     cpu_ms: list[float]
+    late_ms: float = 0.0
 
     @classmethod
-    def empty(cls) -> Log:
-        """Return a log of no requests."""
-        return cls([], [], [], [], [], [])
+    def ready(cls, begin_ns: int) -> Log:
+        """Return the log, of no requests yet, of a rank that is now ready for a stream that begins then."""
+        return cls([], [], [], [], [], [], max(0.0, (now_ns() - begin_ns) / 1e6))
 
 
 class Server:
@@ -62,7 +66,7 @@ class Server:
 
     def serve_planned(self, queue: list[int], arrival_ms: Array, products: Array, hit: Array, begin_ns: int) -> Log:
         """Serve the requests of `queue` first in, first out, none before its arrival."""
-        log = Log.empty()
+        log = Log.ready(begin_ns)
         for i in queue:
             wait_until(begin_ns + int(arrival_ms[i] * 1e6), self.board.beat)
             self.serve(log, i, int(products[i]), bool(hit[i]), begin_ns)
