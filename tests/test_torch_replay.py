@@ -29,6 +29,7 @@ from sweep.torch_runner.points import plan_replay
 from sweep.torch_runner.replay import Case, Replayed
 from sweep.torch_runner.report import Report, text_of
 from sweep.torch_runner.serve import Log, products_for
+from sweep.torch_runner.watch import WORKING
 
 CPU = Device("cpu", slot=0, slots=2, turn=0, turns=1, cores=(0, 1))
 #: Real ms per simulated ms, and per product: 10 simulated ms of service are 200 products.
@@ -458,21 +459,31 @@ def test_clock__does_not_wake_early():
 # --- two ranks, as threads -------------------------------------------------------------------------------------
 
 
-class Silent:
-    """A board that nobody reads."""
+class Signs:
+    """A board that keeps the longest time [s] for which a rank at work gave no sign of life."""
+
+    def __init__(self):
+        self.state, self.longest, self.last = WORKING, 0.0, time.monotonic()
 
     def set(self, state):
-        pass
+        self.beat()
+        self.state = state
 
     def beat(self):
-        pass
+        now = time.monotonic()
+        if self.state == WORKING:
+            self.longest = max(self.longest, now - self.last)
+        self.last = now
 
 
 class Naps:
     """Work that takes the time of its products and no processor."""
 
+    def __init__(self, times_as_slow=1.0):
+        self.times_as_slow = times_as_slow
+
     def run(self, products):
-        time.sleep(products * PRODUCT_MS / 1000)
+        time.sleep(self.times_as_slow * products * PRODUCT_MS / 1000)
 
     def wait(self):
         pass
@@ -481,19 +492,19 @@ class Naps:
 class Threads(Group):
     """Ranks that are threads; as over gloo, what the first one says waits there for the others, and it goes on."""
 
-    def __init__(self, size, rank, shared, before=lambda rank, what: None, board=None):
-        super().__init__(Place(rank, size, rank, size), board or Silent(), 10.0)
+    def __init__(self, rank, shared, before=lambda rank, what: None):
+        super().__init__(Place(rank, 2, rank, 2), Signs(), 10.0)
         self.shared = shared
         self.before = before
 
     @classmethod
-    def run(cls, part, before=lambda rank, what: None, boards=(None, None)):
+    def run(cls, part, before=lambda rank, what: None):
         """Return what each of two ranks returns from `part`."""
         shared = {"all": threading.Barrier(2), "said": queue.SimpleQueue(), "of": [None, None]}
         found = [None, None]
 
         def rank(r):
-            found[r] = part(cls(2, r, shared, before, boards[r]))
+            found[r] = part(cls(r, shared, before))
 
         threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(2)]
         for thread in threads:
@@ -505,34 +516,38 @@ class Threads(Group):
 
     def barrier(self):
         self.before(self.place.rank, "barrier")
-        self.shared["all"].wait(timeout=20)
+        with self._waiting():
+            self.shared["all"].wait(timeout=20)
 
     def from_first(self, value):
         if self.place.rank == 0:
             self.shared["said"].put(value)
             return value
-        value = self.shared["said"].get(timeout=20)
+        with self._waiting():
+            value = self.shared["said"].get(timeout=20)
         self.before(self.place.rank, "heard")
         return value
 
     def gather(self, value):
         self.shared["of"][self.place.rank] = value
-        self.shared["all"].wait(timeout=20)
-        found = list(self.shared["of"])
-        self.shared["all"].wait(timeout=20)
+        with self._waiting():
+            self.shared["all"].wait(timeout=20)
+            found = list(self.shared["of"])
+            self.shared["all"].wait(timeout=20)
         return found
 
 
-def replayed_by_threads(before=lambda rank, what: None, requests=20, boards=(None, None), work=Naps):
-    """Replay round robin once, as planned and online; return the cases."""
-    plan = plan_replay(Job(mode="replay", policy=("round_robin",), requests=requests, warmup=0, repeats=1))
+def replayed_by_threads(before=lambda rank, what: None, times_as_slow=(1.0, 1.0)):
+    """Replay 20 requests of round robin once, as planned and online; return each rank's cases and its board."""
+    job = Job(mode="replay", policy=("round_robin",), requests=20, warmup=0, repeats=1)
+    plan = plan_replay(job)
+    device = dataclasses.replace(CPU, cores=tuple(os.sched_getaffinity(0)))
 
     def part(group):
-        job = Job(mode="replay", policy=("round_robin",), requests=requests, warmup=0, repeats=1)
-        device = dataclasses.replace(CPU, cores=tuple(os.sched_getaffinity(0)))
-        return replay.measure(job, plan, group, device, work(), SCALE, PRODUCT_MS, group.board)[0]
+        work = Naps(times_as_slow[group.place.rank])
+        return replay.measure(job, plan, group, device, work, SCALE, PRODUCT_MS, group.board)[0], group.board
 
-    return Threads.run(part, before, boards)[0]
+    return Threads.run(part, before)
 
 
 def test_replay__begins_when_the_last_rank_has_come():
@@ -540,7 +555,7 @@ def test_replay__begins_when_the_last_rank_has_come():
         if rank == 1 and what == "barrier":
             time.sleep(1.0)
 
-    for case in replayed_by_threads(before):
+    for case in replayed_by_threads(before)[0][0]:
         (once,) = case.replays
         # A delay of 1000 ms before the start would be a wait on rank 1, from its first request on.
         first = SCALE * (once.served.start - once.served.arrival)[:2].max()
@@ -567,7 +582,7 @@ def test_replay__rank_that_is_late_for_the_start_is_inconclusive():
         if rank == 1 and what == "heard":
             time.sleep(0.3)
 
-    cases = replayed_by_threads(before)
+    cases, _ = replayed_by_threads(before)[0]
     for case in cases:
         (once,) = case.replays
         assert max(200.0, once.late_ms[0]) < once.late_ms[1]
@@ -575,6 +590,29 @@ def test_replay__rank_that_is_late_for_the_start_is_inconclusive():
     _, verdicts = replay.compare(Job(mode="replay"), cases, found, CPU)
     assert {verdict.verdict for verdict in verdicts} == {"inconclusive"}
     assert all(verdict.reason.startswith("started late: in 1 of 1 repeats, rank 1 by up to") for verdict in verdicts)
+
+
+def test_replay__rank_that_waits_for_a_slow_one_gives_signs_of_life():
+    # Ten requests of 5 ms on each rank, those of rank 1 of 0.25 s: rank 0 waits for some 2.5 s.
+    found = replayed_by_threads(times_as_slow=(1.0, 50.0))
+    cases, _ = found[0]
+    for case in cases:
+        assert case.replays[0].elapsed_ms[1] > 2000
+    assert max(board.longest for _, board in found) < 1.5
+
+
+def test_online__line_lost_after_the_last_request_is_not_passed_over():
+    (point,) = plan_replay(Job(mode="replay", policy=("round_robin",))).points
+    desk = online.Desk(point, 0, products_for(point, SCALE, PRODUCT_MS), PRODUCT_MS, Recorder())
+
+    def listen():
+        time.sleep(0.1)
+        desk.give_up(PeerLost("timed out"))
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    with pytest.raises(PeerLost, match="timed out"):
+        online._join([listener], desk, Signs())
 
 
 # --- end to end -----------------------------------------------------------------------------------------------

@@ -21,10 +21,13 @@ from sweep.torch_runner.lines import Line
 from sweep.torch_runner.measured import Array
 from sweep.torch_runner.points import Point
 from sweep.torch_runner.serve import Log, Server
+from sweep.torch_runner.watch import Board
 
 _ACCEPTED, _FINISHED, _OVER = range(3)
 #: Weight of the last request in a rank's idea of its pace.
 _LEARNS = 0.2
+#: A rank that waits for something gives a sign of life this often.
+_BEAT_S = 0.5
 
 
 def why_not(point: Point, group: Group, turns: int) -> str:
@@ -84,7 +87,7 @@ class Desk:
         log = Log.ready(begin_ns)
         while True:
             try:
-                item = self.inbox.get(timeout=0.5)
+                item = self.inbox.get(timeout=_BEAT_S)
             except queue.Empty:
                 server.board.beat()
                 continue
@@ -209,7 +212,7 @@ def replay_online(
     receiver = threading.Thread(target=receive, name="receiver", daemon=True)
     receiver.start()
     log = desk.serve_all(server, pace.begin_ns)
-    receiver.join()
+    _join([receiver], desk, server.board)
     return log
 
 
@@ -238,6 +241,15 @@ def _at_router(
     for thread in [*threads, router]:
         thread.start()
     log = desk.serve_all(server, pace.begin_ns)
-    for thread in [*threads, router]:
-        thread.join()
+    _join([*threads, router], desk, server.board)
     return log
+
+
+def _join(threads: list[threading.Thread], desk: Desk, board: Board) -> None:
+    """Return when the threads of a replay have ended, maybe long after this rank's queue; raise what they met."""
+    for thread in threads:
+        while thread.is_alive():
+            board.beat()
+            thread.join(timeout=_BEAT_S)
+    if desk.error is not None:
+        raise desk.error
