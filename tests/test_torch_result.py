@@ -172,6 +172,32 @@ def test_unit__too_small_to_time():
         calibrated_unit(0.002, None, 1)
 
 
+def sides_tried(monkeypatch, dim, slow_first=0.0):
+    """Make matrices on a device that takes 1e-5 ms per side cubed; return the sides of all that it multiplied."""
+    pytest.importorskip("torch")
+    from sweep.torch_runner.work import Work
+
+    tried = []
+
+    def timed(self, queue):
+        tried.append(self.left.shape[0])
+        return Elapsed(1e-5 * tried[-1] ** 3 + slow_first * (len(tried) == 1), 0.0)
+
+    monkeypatch.setattr(Work, "timed", timed)
+    Work(CPU, dim, "float32")
+    return tried
+
+
+def test_work__matrices_that_are_too_large_are_refused_before_they_are_made(monkeypatch):
+    # 1e-5 ms * 30,000^3 = 270,000 s, told by a product of 21 ms; 3.6 GB of a matrix are never asked for.
+    with pytest.raises(InputError, match=r"of 30000 x 30000 .* takes about 270000.0 s .* a smaller --compute-dim"):
+        sides_tried(monkeypatch, 30_000)
+    assert sides_tried(monkeypatch, 400) == [128, 256, 400]
+    assert sides_tried(monkeypatch, 8) == [8]
+    # What starts the library at the first product says nothing of the others.
+    assert sides_tried(monkeypatch, 400, slow_first=500.0) == [128, 128, 256, 400]
+
+
 # --- the decision -----------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,9 @@ from sweep.torch_runner.devices import Device
 #: Shorter units are of the order of what starting and timing them costs.
 SHORTEST_UNIT_MS = 0.02
 _LONGEST_PRODUCT_MS = 1000.0
+#: The side of the matrices tried first; the time of a product that tells how long a larger one will take; and how often
+#: it has to be found too long.
+_FIRST_SIDE, _TELLING_MS, _TRIES = 128, 20.0, 3
 _CALIBRATION_MS = 60.0
 _BATCHES = 5
 DEFAULT_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}
@@ -31,7 +34,8 @@ class Work:
     Raises
     ------
     InputError
-        For a type that torch does not have or the device cannot multiply, or matrices too large for its memory.
+        For a type that torch does not have or the device cannot multiply, or matrices too large for its memory or its
+        pace.
     """
 
     def __init__(self, device: Device, dim: int, dtype: str) -> None:
@@ -43,30 +47,40 @@ class Work:
             raise InputError(
                 f"dtype {dtype!r} is not a floating-point type of torch; common ones are float32, bfloat16 and float16."
             )
+        self._mm: Callable[..., Any] = torch.mm
+        side = min(dim, _FIRST_SIDE)
         try:
-            place = device.torch_device
-            self.left, self.right = (
-                (torch.randn(dim, dim, device=place, dtype=torch.float32) / dim**0.5).to(kind) for _ in range(2)
-            )
-            self.out = torch.empty(dim, dim, device=place, dtype=kind)
-            torch.mm(self.left, self.right, out=self.out)
-            self.wait()
+            self._make(side, kind, dim)
+            while side < dim:
+                side = min(2 * side, dim)
+                self._make(side, kind, dim)
         except (RuntimeError, NotImplementedError, TypeError) as error:
             first = str(error).strip().partition("\n")[0]
             raise InputError(
                 f"The device ({device.kind}) cannot multiply {dim} x {dim} matrices of dtype {dtype!r}: {first}"
             ) from error
-        self._mm: Callable[..., Any] = torch.mm
-        self._refuse_slow(dim, dtype)
 
-    def _refuse_slow(self, dim: int, dtype: str) -> None:
-        # Types without a fast path exist; a rank busy with one product could not be told from one that hangs.
-        took = self.timed([1]).ms
-        if took > _LONGEST_PRODUCT_MS:
-            raise InputError(
-                f"One product of {dim} x {dim} matrices of dtype {dtype!r} takes {took / 1000:.1f} s on this device "
-                f"({self.device.kind}); choose a smaller --compute-dim or another --dtype."
-            )
+    def _make(self, side: int, kind: Any, dim: int) -> None:
+        """Make matrices and multiply them; refuse when those of side `dim` would take too long."""
+        import torch
+
+        place = self.device.torch_device
+        self.left, self.right = (
+            (torch.randn(side, side, device=place, dtype=torch.float32) / side**0.5).to(kind) for _ in range(2)
+        )
+        self.out = torch.empty(side, side, device=place, dtype=kind)
+        # The first product starts the library, and any may lose its core for a moment.
+        for _ in range(_TRIES):
+            took = self.timed([1]).ms
+            expected = took * (dim / side) ** 3
+            if took <= _TELLING_MS or expected <= _LONGEST_PRODUCT_MS:
+                return
+        # A rank busy with one product could not be told from one that hangs. Types without a fast path exist.
+        raise InputError(
+            f"One product of {dim} x {dim} matrices of dtype {str(kind).removeprefix('torch.')!r} takes about "
+            f"{expected / 1000:.1f} s on this device ({self.device.kind}); choose a smaller --compute-dim or another "
+            "--dtype."
+        )
 
     def run(self, products: int) -> None:
         """Start so many products; on a CPU they are done on return, on a GPU after `wait`."""
