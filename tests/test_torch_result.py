@@ -22,7 +22,7 @@ from sweep.torch_runner.group import Place
 from sweep.torch_runner.job import Job
 from sweep.torch_runner.makespan import Timings
 from sweep.torch_runner.plan import plan_makespan
-from sweep.torch_runner.report import text_of
+from sweep.torch_runner.report import Report, text_of
 from sweep.torch_runner.watch import Board, Failure
 from sweep.torch_runner.work import Elapsed, Unit, calibrated_unit
 
@@ -298,6 +298,35 @@ def test_measure__runs_an_assignment_once_and_every_other_round_backwards():
     assert work.queues == [*once, *reversed(once)]
     for assignment, times in zip(plan.assignments, found, strict=True):
         assert (times.elapsed == assignment.units(2)[0]).all(), assignment.strategy
+
+
+def test_measure__rank_without_work_takes_no_time_and_makes_no_host_busy():
+    class Coarse(Stopwatch):
+        def timed(self, queue, beat):
+            # The time of nothing is the noise of the clocks.
+            return super().timed(queue, beat) if queue else Elapsed(0.001, 0.0)
+
+    class Nine:
+        place = Place(8, 9, 8, 9)
+
+        def barrier(self):
+            pass
+
+        def gather(self, value):
+            worked = {strategy: [Elapsed(5.0, 5.0)] * len(times) for strategy, times in value.items()}
+            return [worked] * 8 + [value]
+
+    # Eight requests in turn leave nothing for the last of nine ranks.
+    job = Job(ranks=9, policy=("round_robin",), warmup=0, repeats=5)
+    plan = plan_makespan(job)
+    board = Board(0, 1, 8)
+    board.forget()
+    found = makespan.measure(job, plan, Nine(), CPU, Coarse(), Unit(1, 1.0, 1.0), board)
+    assert found[0].elapsed.tolist() == [[5.0] * 8 + [0.0]] * 5
+    _, verdicts = makespan.compare(job, plan, CPU, Unit(1, 1.0, 1.0), found)
+    assert not any("host_busy" in verdict.reason for verdict in verdicts)
+    table = text_of({**Report(job, 9).document, "metrics": {"rows": makespan.rows(plan, Unit(1, 1.0, 1.0), found)}})
+    assert table.splitlines()[4].split() == ["round_robin", "5.00", "1.00"]
 
 
 def test_rows__say_with_whom_they_were_measured_and_do_not_compare_a_strategy_with_itself():
