@@ -69,11 +69,30 @@ def test_select__the_two_ends_and_the_frontier(dataset):
     (name,) = names(dataset, "worst,heterogeneity=0.4")
     assert name.startswith(str(worst.policy.values[0]))
     row = sweep.analysis.recommend(ds).iloc[1]
-    (name,) = names(dataset, "best,heterogeneity=0.4")
-    assert name.startswith(row.policy)
+    # What is recommended there, as no cell can be told from another, is the worst one.
+    assert name == f"{row.policy}, heterogeneity 0.4"
+    assert names(dataset, "best,heterogeneity=0.4") == [
+        f"{row.best_policy}, slack {row.best_slack:g} ms, heterogeneity 0.4"
+    ]
     frontier = sweep.analysis.frontier(ds)
     assert len(names(dataset, "frontier")) == len(frontier)
     assert names(dataset) == names(dataset, "best")
+
+
+def test_select__best_is_not_the_worst_where_none_can_be_told_apart(dataset, tmp_path):
+    ds = sweep.open(dataset).load()
+    # By policy, slack and seed. With two seeds no cell can be told from another at heterogeneity 0, so the first in
+    # order is recommended, round_robin, whose mean of 11 is the worst; that of locality_aware at slack 10 is 9.75.
+    alike = [[[8, 14], [8, 14]], [[13, 8], [9.5, 10]]]
+    clear = [[[5, 5.5], [5, 5.5]], [[9, 9.5], [9.25, 9.75]]]
+    wait = ds.p99_queue_wait_ms
+    values = np.stack([alike, clear], axis=2)
+    changed = wait.transpose("policy", "slack", "heterogeneity", "seed", ...).copy(data=values.reshape(wait.shape))
+    path = tmp_path / "alike.zarr"
+    sweep.write(ds.assign(p99_queue_wait_ms=changed.transpose(*wait.dims)), path)
+    assert sweep.analysis.recommend(sweep.open(path)).policy.tolist() == ["round_robin", "round_robin"]
+    assert names(path, "worst") == ["round_robin, heterogeneity 0", "locality_aware, slack 10 ms, heterogeneity 0.4"]
+    assert names(path, "best") == ["locality_aware, slack 10 ms, heterogeneity 0", "round_robin, heterogeneity 0.4"]
 
 
 def test_select__point_is_the_cell_of_the_dataset(dataset):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import sweep
-from sweep.cells import group_dims, plain, points, whole
+from sweep.cells import Cell, group_dims, plain, points, whole
+from sweep.cells import Point as Place
 from sweep.cli.options import split_list
 from sweep.console import Column, label_text, table
 from sweep.errors import InputError
@@ -223,19 +224,29 @@ def _cells(ds: xr.Dataset, keyword: str) -> list[tuple[dict[str, Any], str, floa
     """Return (labels, policy, slack) of the cells that a keyword names, of all cells where there is none."""
     from sweep.analysis import frontier, recommend
 
-    groups = group_dims(whole(ds, OBJECTIVE))
-    if keyword in (BEST, FRONTIER):
-        frame = recommend(ds, OBJECTIVE) if keyword == BEST else frontier(ds)
-        rows = [row for row in frame.to_dict("records") if row["policy"] is not None]
+    if keyword == FRONTIER:
+        groups = group_dims(whole(ds, OBJECTIVE))
+        rows = [row for row in frontier(ds).to_dict("records") if row["policy"] is not None]
         return [({dim: row[dim] for dim in groups}, row["policy"], row["slack"]) for row in rows]
-    found = []
-    for point in points(ds, OBJECTIVE):
-        cells = point.cells
-        if keyword == WORST:
-            means = point.values.mean(axis=1)
-            cells = [cells[int(np.nanargmax(means))]] if np.isfinite(means).any() else []
-        found += [(point.labels, cell.policy, cell.slack) for cell in cells]
-    return found
+    places = list(points(ds, OBJECTIVE))
+    if not keyword:
+        return [(place.labels, cell.policy, cell.slack) for place in places for cell in place.cells]
+    found = [_worst(place) for place in places]
+    if keyword == BEST:
+        for i, row in enumerate(recommend(ds, OBJECTIVE).to_dict("records")):
+            chosen, worst = Cell(row["policy"] or "", row["slack"]), found[i]
+            # Among cells that cannot be told apart the slack and the order decide, and may choose the worst of them.
+            same = worst is not None and chosen.label == worst.label
+            found[i] = Cell(row["best_policy"], row["best_slack"]) if same else chosen if chosen.policy else None
+    return [
+        (place.labels, cell.policy, cell.slack) for place, cell in zip(places, found, strict=True) if cell is not None
+    ]
+
+
+def _worst(place: Place) -> Cell | None:
+    """Return the cell with the worst mean; None where no cell has one."""
+    means = place.values.mean(axis=1)
+    return place.cells[int(np.nanargmax(means))] if np.isfinite(means).any() else None
 
 
 def _point(ds: xr.Dataset, labels: dict[str, Any], label: str, slack: float, seed: int, job: Job) -> Point:
