@@ -28,7 +28,7 @@ from sweep.torch_runner.measured import Served, first_in_first_out, statistics_o
 from sweep.torch_runner.points import plan_replay
 from sweep.torch_runner.replay import Case, Replayed
 from sweep.torch_runner.report import Report, text_of
-from sweep.torch_runner.serve import Log, products_for
+from sweep.torch_runner.serve import Log, Server, products_for
 from sweep.torch_runner.watch import WORKING
 
 CPU = Device("cpu", slot=0, slots=2, turn=0, turns=1, cores=(0, 1))
@@ -368,6 +368,32 @@ def test_desk__accepts_counts_hits_and_reports_when_it_will_be_empty():
     assert [desk.inbox.get() for _ in range(3)] == [(0, 200, False), (1, 140, True), (2, 200, False)]
     assert [report.request for report in tell.reports] == [0, 1, 2]
     assert (tell.reports[2].empty_ns - before) / 1e6 == pytest.approx(540 * PRODUCT_MS, abs=3.0)
+
+
+def test_desk__reports_arrive_in_order_though_two_threads_make_them():
+    """The serving thread loses its core between making a report and sending it."""
+    (point,) = plan_replay(Job(mode="replay", policy=("queue_aware",))).points
+    sending, tell = threading.Event(), Recorder()
+
+    def slow(report):
+        if report.event == online._FINISHED:
+            sending.set()
+            time.sleep(0.3)
+        tell(report)
+
+    products = np.full((2, 1, len(point.requests)), 10)
+    desk = online.Desk(point, 0, products, PRODUCT_MS, slow)
+    serving = threading.Thread(target=desk.serve_all, args=(Server(Naps(), Signs()), now_ns()))
+    serving.start()
+    desk.accept(0)
+    sending.wait(timeout=10)
+    desk.accept(1)
+    desk.inbox.put(None)
+    serving.join(timeout=10)
+    told = [(report.event, report.request) for report in tell.reports]
+    assert told == [(0, 0), (1, 0), (0, 1), (1, 1), (2, -1)]
+    # The request accepted last is still to be served in the last report but two.
+    assert [report.empty_ns for report in tell.reports[:3]] == sorted(report.empty_ns for report in tell.reports[:3])
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "queue_aware", "locality_aware"])

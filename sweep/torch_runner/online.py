@@ -52,7 +52,7 @@ class Report(NamedTuple):
 class Desk:
     """A rank's queue: requests come in by one thread and are served by another.
 
-    ``tell`` takes the reports to the router.
+    ``tell`` takes the reports to the router, in the order in which they were true.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Desk:
         self.product_ns = product_ms * 1e6
         self.tell = tell
         self.held: set[int] = set()
+        # Held until a report is sent: of two threads' reports the later one has to arrive last.
         self.lock = threading.Lock()
         self.backlog = 0
         self.current: tuple[int, int] | None = None
@@ -78,9 +79,8 @@ class Desk:
                 self.held.add(prefix)
             count = int(self.products[int(hit), index])
             self.backlog += count
-            empty = self._empty_ns()
-        self.inbox.put((index, count, hit))
-        self.tell(Report(_ACCEPTED, index, empty))
+            self.inbox.put((index, count, hit))
+            self.tell(Report(_ACCEPTED, index, self._empty_ns()))
 
     def serve_all(self, server: Server, begin_ns: int) -> Log:
         """Serve what comes in until the router says that it is over."""
@@ -102,8 +102,7 @@ class Desk:
                 # What a product takes here and now: a rank knows its own pace better than the calibration did.
                 took = (log.finish[-1] - log.start[-1]) * 1e6 / count
                 self.product_ns += _LEARNS * (took - self.product_ns)
-                empty = self._empty_ns()
-            self.tell(Report(_FINISHED, index, empty))
+                self.tell(Report(_FINISHED, index, self._empty_ns()))
         if self.error is not None:
             raise self.error
         self.tell(Report(_OVER, -1, 0))
