@@ -476,10 +476,13 @@ def test_lines__join_rank_0_with_every_other():
             return addresses.get(timeout=10)
 
     addresses = queue.SimpleQueue()
+    boards = [Signs() for _ in range(3)]
     found = {}
 
     def rank(r):
-        found[r] = connect(Shared(Place(r, 3, r, 3), None, 10.0))
+        if r == 2:
+            time.sleep(1.0)
+        found[r] = connect(Shared(Place(r, 3, r, 3), boards[r], 10.0))
 
     threads = [threading.Thread(target=rank, args=(r,)) for r in range(3)]
     for thread in threads:
@@ -487,6 +490,8 @@ def test_lines__join_rank_0_with_every_other():
     for thread in threads:
         thread.join(timeout=20)
     assert {r: set(lines) for r, lines in found.items()} == {0: {1, 2}, 1: {0}, 2: {0}}
+    # Rank 0 has waited for rank 2, and was not hung.
+    assert (boards[0].state, boards[0].waited > 0.8) == (WORKING, True)
     for r in (1, 2):
         found[r][0].post(r)
         assert found[0][r].fetch(1) == (r,)
@@ -505,10 +510,10 @@ def test_clock__does_not_wake_early():
 
 
 class Signs:
-    """A board that keeps the longest time [s] for which a rank at work gave no sign of life."""
+    """A board that keeps for how long [s] at most a rank waited, and for how long one at work gave no sign of life."""
 
     def __init__(self):
-        self.state, self.longest, self.last = WORKING, 0.0, time.monotonic()
+        self.state, self.longest, self.waited, self.last = WORKING, 0.0, 0.0, time.monotonic()
 
     def set(self, state):
         self.beat()
@@ -518,6 +523,8 @@ class Signs:
         now = time.monotonic()
         if self.state == WORKING:
             self.longest = max(self.longest, now - self.last)
+        else:
+            self.waited = max(self.waited, now - self.last)
         self.last = now
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sweep.torch_runner.group import Group, PeerLost
+from sweep.torch_runner.watch import WAITING, WORKING
 
 
 class Line:
@@ -67,6 +68,7 @@ def connect(group: Group) -> dict[int, Line]:
         listener.bind(address)
         listener.listen(group.place.size)
         group.from_first(address)
+        group.board.set(WAITING)
         for _ in range(1, group.place.size):
             with _lost():
                 connection, _ = listener.accept()
@@ -74,6 +76,7 @@ def connect(group: Group) -> dict[int, Line]:
             line = Line(connection)
             (rank,) = line.fetch(1)
             found[rank] = line
+        group.board.set(WORKING)
     return found
 
 
