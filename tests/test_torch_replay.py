@@ -7,6 +7,8 @@ import json
 import os
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -181,6 +183,21 @@ def test_stream__trace_is_read_and_shaped_as_the_options_say(tmp_path):
 def test_stream__options_of_a_trace_need_one(option):
     with pytest.raises(InputError, match=f"{option[0]} applies only to --trace"):
         prepared(main.make_context("sweep", [*option, "--mode", "replay", "--dry-run"]))
+
+
+def test_plan__leaves_no_kernel_to_compile_while_a_rank_is_at_work():
+    code = (
+        "from sweep.torch_runner.points import plan_replay\n"
+        "from sweep.torch_runner.measured import statistics_of\n"
+        "from sweep.torch_runner.job import Job\n"
+        "from sweep.kernels import statistics\n"
+        "(point,) = plan_replay(Job(mode='replay', policy=('queue_aware',))).points\n"
+        "compiled = len(statistics.cell_statistics.signatures)\n"
+        "statistics_of(point.simulated_with(2 * point.requests.service_ms, [1.0, 0.5]), 2, 0)\n"
+        "print(compiled, len(statistics.cell_statistics.signatures))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == ["1", "1"]
 
 
 # --- time scale and whole products --------------------------------------------------------------------------

@@ -134,6 +134,11 @@ def plan_replay(job: Job, ranks: int | None = None) -> ReplayPlan:
         )
     if not len(found[0].requests):
         raise InputError("The stream has no requests, so there is nothing to replay.")
+    from sweep.torch_runner.measured import statistics_of
+
+    # On a machine's first run kernels are compiled: here, while nobody waits for a rank that is at work.
+    for point in found:
+        statistics_of(point.simulated(), replicas, point.warmup)
     return ReplayPlan(replicas, tuple(found))
 
 
