@@ -100,8 +100,11 @@ def test_hung_rank__ends_within_the_timeout(tmp_path):
 
 
 @pinned
+@pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(("number", "launcher"), [(signal.SIGINT, TORCHRUN), (signal.SIGTERM, VALIDATE)])
-def test_signal_to_the_launcher__ends_all(tmp_path, number, launcher):
+def test_signal_to_the_launcher__ends_all(tmp_path, monkeypatch, number, launcher, threads):
+    # With two, numpy has threads of its own before anything of sweep runs.
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
     with started(tmp_path, *launcher, *LONG) as process:
         ranks = at_work(process)
         process.send_signal(number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import select
 import signal
 import tempfile
 import threading
@@ -28,6 +29,8 @@ _SLOT = np.dtype(
     [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("what", "S400")]
 )
 _TICK_S = 0.1
+#: The two ends of the pipe in which arriving signals are noted, once `hold_signals` was called.
+_noted: list[int] = []
 #: Share of the timeout after which a silent rank counts as hung; the rest is for ending the others.
 _HUNG_SHARE = 0.75
 
@@ -86,7 +89,7 @@ class Board:
         """
         self.set(REFUSED)
         first, deadline = self.slots[0], time.monotonic() + limit_s
-        while time.monotonic() < deadline and signal.sigtimedwait(_SIGNALS, _TICK_S) is None:
+        while time.monotonic() < deadline and _signal_within(_TICK_S) is None:
             if self.slots["pid"].all() and (self.mine == 0 or not _runs(int(first["pid"]))):
                 break
         self.forget()
@@ -123,8 +126,27 @@ def _runs(pid: int) -> bool:
 
 
 def hold_signals() -> None:
-    """Block the signals that end a run, in this thread and those it starts, so that `Watch` can wait for them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    """Note the signals that end a run instead of dying of them, so that `Watch` can wait for them.
+
+    To block them and wait would not do: the threads that numpy started on import do not block them, and one of those
+    would get them. The handler in C notes a signal whichever thread it came to, and whatever the main thread is doing.
+    """
+    if not _noted:
+        _noted.extend(os.pipe())
+        os.set_blocking(_noted[1], False)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+        # A system call of torch that a signal meets goes on: it must not fail before the watch has said why.
+        signal.siginterrupt(number, False)
+    signal.set_wakeup_fd(_noted[1], warn_on_full_buffer=False)
+
+
+def _signal_within(seconds: float) -> signal.Signals | None:
+    """Return the next noted signal that ends a run, None when none comes in that time."""
+    if not select.select(_noted[:1], [], [], seconds)[0]:
+        return None
+    number = os.read(_noted[0], 1)[0]
+    return signal.Signals(number) if number in _SIGNALS else None
 
 
 class Watch(threading.Thread):
@@ -152,7 +174,7 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Watch until `stop`, or until the run has failed."""
         while not self.stopped.is_set():
-            taken = signal.sigtimedwait(_SIGNALS, _TICK_S)
+            taken = _signal_within(_TICK_S)
             self.board.slots["alive"][self.board.mine] = time.monotonic()
             if self.stopped.is_set():
                 return
@@ -164,7 +186,7 @@ class Watch(threading.Thread):
                 # Whoever sent the signal sent it to all ranks: this one does not die, it leaves.
                 self.board.slots["state"][self.board.mine] = LEAVING
                 absent = "" if self.board.slots["pid"].all() else " before all ranks had started"
-                failure = Failure(None, f"stopped by {signal.Signals(taken.si_signo).name}{absent}")
+                failure = Failure(None, f"stopped by {taken.name}{absent}")
             if failure is None and os.getppid() != self.parent:
                 failure = Failure(None, "the launcher died")
             if failure is not None:
