@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 NAME = "par-replica-load-routing_default.json"
 SMALL = ("--compute-dim", "64", "--unit-ms", "1")
+ALONE = (*TORCHRUN[:3], "--nproc_per_node", "1")
 LONG = (*SMALL, "--repeats", "100000")
 REPLAY = (
     "--mode",
@@ -97,6 +98,23 @@ def test_hung_rank__ends_within_the_timeout(tmp_path):
     assert out == ""
     assert err.count("\n") == 1
     assert err.startswith("Error: Rank 1 failed: the process hung")
+
+
+def test_hung_rank__alone_ends_by_itself(tmp_path):
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import time, sweep.torch_runner.makespan as m\n"
+        "m.measure = lambda *rest: time.sleep(1000)\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    with started(tmp_path, *ALONE, str(script), *SMALL, "--timeout", "20") as process:
+        _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    failure = failure_in(tmp_path)
+    assert failure["rank"] == 0
+    assert "hung" in str(failure["what"])
+    assert err.count("Rank 0 failed: the process hung") == 1
 
 
 @pinned

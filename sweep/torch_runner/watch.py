@@ -59,7 +59,8 @@ class Board:
             os.close(file)
         self.slots = np.memmap(self.path, dtype=_SLOT, mode="r+", shape=(local_size,))
         self.mine = local_rank
-        self.slots["rank"][local_rank] = rank
+        # The ranks of a host follow one another; those that have not started have a rank already.
+        self.slots["rank"] = rank - local_rank + np.arange(local_size)
         self.set(WORKING)
         self.slots["alive"][local_rank] = time.monotonic()
         self.slots["pid"][local_rank] = os.getpid()
@@ -95,9 +96,12 @@ class Board:
         self.forget()
 
     def failure(self, limit_s: float) -> Failure | None:
-        """Return the failure that the slots show: one that says so, a dead process, a silent one."""
+        """Return the failure that the slots show: one that says so, a dead process, a silent one.
+
+        This rank is among them: its main thread may hang while the thread that asks is well.
+        """
         now = time.monotonic()
-        slots = [slot for i, slot in enumerate(self.slots) if slot["pid"] and i != self.mine]
+        slots = [slot for slot in self.slots if slot["pid"]]
         for slot in slots:
             if slot["what"]:
                 return Failure(int(slot["rank"]), bytes(slot["what"]).decode("utf-8", "replace"))
@@ -112,10 +116,13 @@ class Board:
         return None
 
     def place_among_survivors(self, failed: int | None) -> int:
-        """Return how many ranks of this host below this one may still be there to write the failure."""
-        return sum(
-            1 for slot in self.slots[: self.mine] if slot["pid"] and slot["rank"] != failed and _runs(int(slot["pid"]))
-        )
+        """Return how many ranks of this host may still be there to write the failure before this one does.
+
+        Those below it; before the one that failed, which may not come to it, all others.
+        """
+        own = self.slots["rank"][self.mine] == failed
+        before = self.slots if own else self.slots[: self.mine]
+        return sum(1 for slot in before if slot["pid"] and slot["rank"] != failed and _runs(int(slot["pid"])))
 
 
 def _runs(pid: int) -> bool:
@@ -212,7 +219,8 @@ class Watch(threading.Thread):
             with contextlib.suppress(Exception):
                 sentence = self.write(failure)
             for slot in self.board.slots:
-                if slot["rank"] == failure.rank and failure.what.startswith("the process hung"):
+                other = slot["pid"] not in (0, os.getpid())
+                if other and slot["rank"] == failure.rank and failure.what.startswith("the process hung"):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(int(slot["pid"]), signal.SIGKILL)
             if sentence:
