@@ -118,6 +118,32 @@ def test_hung_rank__alone_ends_by_itself(tmp_path):
 
 
 @pinned
+@pytest.mark.parametrize(("where", "said"), [("plan", "the process hung: no plan"), ("start", "did not start in time")])
+def test_rank_that_does_not_come__is_named_after_the_timeout(tmp_path, where, said):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import os, time, sweep.torch_runner.rank as r\n"
+        "real = r.plan_for\n"
+        "def late(at):\n"
+        f"    if at == '{where}' and os.environ['RANK'] == '1': time.sleep(1000)\n"
+        "def plan_for(*rest):\n"
+        "    late('plan')\n"
+        "    return real(*rest)\n"
+        "r.plan_for = plan_for\n"
+        "late('start')\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    with started(tmp_path, *TORCHRUN[:-2], str(script), *SMALL, "--timeout", "20") as process:
+        _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    failure = failure_in(tmp_path)
+    assert failure["rank"] == 1
+    assert said in str(failure["what"])
+    assert "Rank 1 failed: the process" in err
+
+
+@pinned
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize(("number", "launcher"), [(signal.SIGINT, TORCHRUN), (signal.SIGTERM, VALIDATE)])
 def test_signal_to_the_launcher__ends_all(tmp_path, monkeypatch, number, launcher, threads):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from sweep.torch_runner.job import Job
 from sweep.torch_runner.makespan import Timings
 from sweep.torch_runner.plan import plan_makespan
 from sweep.torch_runner.report import Report, text_of
-from sweep.torch_runner.watch import Board, Failure
+from sweep.torch_runner.watch import LEAVING, PLANNING, WAITING, WORKING, Board, Failure
 from sweep.torch_runner.work import Elapsed, Unit, calibrated_unit
 
 ROOT = Path(__file__).parents[1]
@@ -407,6 +409,44 @@ def test_compare__ranks_that_share_a_device_at_once():
 def test_duration__too_long_for_the_timeout():
     with pytest.raises(InputError, match="too long for --timeout 60"):
         makespan.check_duration(Job(), plan_makespan(Job()), CPU, Unit(1, 2000.0, 2000.0))
+
+
+# --- the board --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def board():
+    """The board of ranks 4 and 5, which run, as rank 4 sees it."""
+    found = Board(0, 2, 4)
+    found.forget()
+    for name, value in (("pid", os.getpid()), ("alive", math.inf), ("progress", time.monotonic()), ("state", WORKING)):
+        found.slots[name][1] = value
+    found.set(WAITING)
+    return found
+
+
+def test_board__who_hangs(board):
+    def silent(seconds, state):
+        board.slots["progress"][1], board.slots["state"][1] = time.monotonic() - seconds, state
+        return board.failure(15.0)
+
+    assert silent(14, WORKING) is silent(1000, WAITING) is silent(1000, LEAVING) is None
+    assert silent(16, WORKING) == Failure(5, "the process hung: no sign of life for 16 s")
+    # Planning takes 120 s or, here with 160 s, the timeout, of which 0.75 is the limit.
+    assert silent(119, PLANNING) is None
+    assert silent(121, PLANNING) == Failure(5, "the process hung: no sign of life for 121 s")
+    assert board.failure(120.0) is None
+    board.set(PLANNING)
+    board.slots["progress"][0] -= 200
+    assert board.failure(15.0).rank == 4
+
+
+def test_board__whom_the_others_waited_for(board):
+    assert board.late() is None
+    board.slots["state"][1] = PLANNING
+    assert board.late() == Failure(5, "the process hung: no plan after 0 s")
+    board.slots["pid"][1] = 0
+    assert board.late() == Failure(5, "the process did not start in time")
 
 
 # --- the file ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from sweep.torch_runner.job import Job
 from sweep.torch_runner.plan import COSTS, MakespanPlan
 from sweep.torch_runner.points import ReplayPlan, plan_for
 from sweep.torch_runner.report import Report, text_of
-from sweep.torch_runner.watch import WAITING, WORKING, Board, Watch, hold_signals
+from sweep.torch_runner.watch import PLANNING, WORKING, Board, Watch, hold_signals
 from sweep.torch_runner.work import DEFAULT_DTYPE, Work, calibrated_unit
 
 
@@ -41,8 +41,7 @@ def run_rank(job: Job) -> None:
     group = Group(place, board, job.timeout)
     try:
         report.refuse_if_taken()
-        # A kernel may have to be compiled for the plan, in which time there is nothing to show.
-        board.set(WAITING)
+        board.set(PLANNING)
         plan = plan_for(job, place.size)
         board.set(WORKING)
         report.document["workload"] |= workload_of(job, plan)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import select
 import signal
@@ -22,8 +23,9 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-#: States of a rank: busy on its own, waiting for others, leaving in good order, leaving because the job is refused.
-WORKING, WAITING, LEAVING, REFUSED = range(4)
+#: States of a rank: making its plan, busy on its own, waiting for others, leaving in good order, leaving because the
+#: job is refused.
+PLANNING, WORKING, WAITING, LEAVING, REFUSED = range(5)
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SLOT = np.dtype(
     [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("what", "S400")]
@@ -33,6 +35,10 @@ _TICK_S = 0.1
 _noted: list[int] = []
 #: Share of the timeout after which a silent rank counts as hung; the rest is for ending the others.
 _HUNG_SHARE = 0.75
+#: A plan may have a kernel compiled, up to 40 s on a slow machine in which there is nothing to show, and twice that
+#: where ranks share its cores. So a rank may plan for this long, or the timeout where that is longer; less when another
+#: rank is ready, which waits for no longer than the timeout.
+_PLANNING_S = 120.0
 
 
 class Failure(NamedTuple):
@@ -109,10 +115,21 @@ class Board:
             if slot["state"] < LEAVING and not _runs(int(slot["pid"])):
                 return Failure(int(slot["rank"]), f"the process died (pid {slot['pid']})")
         for slot in slots:
-            stuck = slot["state"] == WORKING and now - slot["progress"] > limit_s
+            limits = {PLANNING: max(limit_s / _HUNG_SHARE, _PLANNING_S), WORKING: limit_s}
+            stuck = now - slot["progress"] > limits.get(int(slot["state"]), math.inf)
             if slot["state"] < LEAVING and (stuck or now - slot["alive"] > limit_s):
                 silent = now - min(slot["progress"], slot["alive"])
                 return Failure(int(slot["rank"]), f"the process hung: no sign of life for {silent:.0f} s")
+        return None
+
+    def late(self) -> Failure | None:
+        """Return which rank the others have waited for in vain: one that has not started, or has no plan yet."""
+        for slot in self.slots:
+            if not slot["pid"]:
+                return Failure(int(slot["rank"]), "the process did not start in time")
+            if slot["state"] == PLANNING:
+                silent = time.monotonic() - slot["progress"]
+                return Failure(int(slot["rank"]), f"the process hung: no plan after {silent:.0f} s")
         return None
 
     def place_among_survivors(self, failed: int | None) -> int:
@@ -192,8 +209,9 @@ class Watch(threading.Thread):
             if failure is None and taken is not None:
                 # Whoever sent the signal sent it to all ranks: this one does not die, it leaves.
                 self.board.slots["state"][self.board.mine] = LEAVING
-                absent = "" if self.board.slots["pid"].all() else " before all ranks had started"
-                failure = Failure(None, f"stopped by {taken.name}{absent}")
+                absent = self.board.slots["rank"][self.board.slots["pid"] == 0]
+                before = f" before rank {', '.join(map(str, absent))} had started" if len(absent) else ""
+                failure = Failure(None, f"stopped by {taken.name}{before}")
             if failure is None and os.getppid() != self.parent:
                 failure = Failure(None, "the launcher died")
             if failure is not None:
@@ -243,4 +261,5 @@ class Watch(threading.Thread):
             if failure is not None:
                 self.end(failure)
             time.sleep(_TICK_S)
-        self.end(Failure(None, "the ranks lost each other, and none of this host is dead, hung or has said why"))
+        lost = Failure(None, "the ranks lost each other, and none of this host is dead, hung or has said why")
+        self.end(self.board.late() or lost)
