@@ -21,12 +21,14 @@ VALIDATE = ("-m", "sweep", "validate")
 
 
 @contextmanager
-def started(folder: Path, *arguments: str, cores: set[int] | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(
+    folder: Path, *arguments: str, cores: set[int] | None = None, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """A launcher in a session of its own; whatever it leaves behind is killed, after the test has looked."""
     process = subprocess.Popen(
         [sys.executable, *arguments, "--output", str(folder)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -207,6 +208,27 @@ def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late, refuses, s
     script.unlink()
     assert not list(tmp_path.iterdir())
     assert set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board")) <= boards
+
+
+def test_force__a_failure_replaces_an_earlier_result_from_the_same_port(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import os, sweep.torch_runner.makespan as m\n"
+        "def measure(*rest): raise MemoryError('none left')\n"
+        "if os.environ.get('FAILS'): m.measure = measure\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    # Without --standalone the id of the run is "none".
+    line = [*ALONE[:2], *ALONE[3:], "--master_port", port, str(script), *SMALL, "--repeats", "1", "--force"]
+    for fails, status in (("", 0), ("1", 1)):
+        with started(tmp_path, *line, FAILS=fails) as process:
+            _, err = process.communicate(timeout=START_S)
+            assert process.returncode == status, err
+    assert failure_in(tmp_path) == {"rank": 0, "what": "MemoryError: none left"}
 
 
 @pinned

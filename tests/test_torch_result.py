@@ -425,6 +425,20 @@ def board():
     return found
 
 
+def test_run_id__ranks_share_it_and_runs_do_not():
+    """Two launchers with the same id and port, each with two ranks."""
+    rank = "from sweep.torch_runner.watch import run_id; print(run_id())"
+    run = f"import subprocess as s, sys\nfor _ in 'ab': s.run([sys.executable, '-c', {rank!r}], check=True)"
+    fixed = {"PYTHONPATH": str(ROOT), "TORCHELASTIC_RUN_ID": "none", "MASTER_PORT": "29555"}
+    runs = [
+        subprocess.run([sys.executable, "-c", run], env=os.environ | fixed, capture_output=True, text=True, check=True)
+        for _ in "ab"
+    ]
+    ids = [found.stdout.split() for found in runs]
+    assert ids[0][0] == ids[0][1] != ids[1][0] == ids[1][1]
+    assert all(name.startswith("none-29555") for name in ids[0])
+
+
 def test_board__who_hangs(board):
     def silent(seconds, state):
         board.slots["progress"][1], board.slots["state"][1] = time.monotonic() - seconds, state

@@ -98,6 +98,8 @@ def _run(job: Job, plan: MakespanPlan | ReplayPlan, group: Group, board: Board, 
     names = group.gather(device.name)
     # All have opened the board by now.
     board.forget()
+    # Hosts have run ids of their own; one of them replaces no failure of another.
+    document["run_id"] = group.from_first(document["run_id"])
     document["hardware"] = hardware(device, names, nccl)
     document["evidence_level"] = evidence_level(device, names)
     device.take()

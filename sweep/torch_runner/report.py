@@ -13,7 +13,7 @@ from sweep.tables import estimate
 from sweep.torch_runner import decision, result
 from sweep.torch_runner.devices import CPU_EVIDENCE, unknown_hardware
 from sweep.torch_runner.job import Job
-from sweep.torch_runner.watch import Failure
+from sweep.torch_runner.watch import Failure, run_id
 
 #: Set by `sweep validate`, which says itself in one sentence what failed.
 QUIET = "SWEEP_VALIDATE"
@@ -33,10 +33,9 @@ class Report:
     def __init__(self, job: Job, ranks: int) -> None:
         self.path: Path = job.result_path
         self.force = job.force
-        self.run_id = f"{os.environ.get('TORCHELASTIC_RUN_ID', 'run')}-{os.environ.get('MASTER_PORT', '0')}"
         self.document: result.Document = {
             "schema_version": result.SCHEMA_VERSION,
-            "run_id": self.run_id,
+            "run_id": run_id(),
             "label": job.label,
             "mode": job.mode,
             "workload": {
@@ -87,7 +86,7 @@ class Report:
         }
         if self.force:
             with contextlib.suppress(InputError):
-                if result.read(self.path)["run_id"] == self.run_id:
+                if result.read(self.path)["run_id"] == self.document["run_id"]:
                     return ""
         try:
             result.write(document, self.path, force=self.force)

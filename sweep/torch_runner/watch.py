@@ -48,15 +48,27 @@ class Failure(NamedTuple):
     what: str
 
 
+def run_id() -> str:
+    """Return a name of this run that its ranks on this host share with no other run.
+
+    They have one parent, the launcher's agent, which gives them one port. What the user may fix, id and port, is the
+    same run after run; a process id comes again, but not with the time of its start.
+    """
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    parent = os.getppid()
+    try:
+        # In ticks since the machine started, the 22nd field: psutil's time since 1970 moves when the clock is set.
+        started = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except OSError:
+        started = f"{psutil.Process(parent).create_time():.0f}"
+    return "-".join([*(os.environ.get(name, "0") for name in names), str(parent), started])
+
+
 class Board:
     """The slots of the ranks of this host, shared by their processes."""
 
     def __init__(self, local_rank: int, local_size: int, rank: int) -> None:
-        # The ranks of a run have one parent, the launcher's agent, which gives them one port.
-        named = [
-            os.environ.get(name, "0") for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-        ]
-        run = hashlib.sha256("/".join([str(os.getppid()), *named]).encode()).hexdigest()[:16]
+        run = hashlib.sha256(run_id().encode()).hexdigest()[:16]
         self.path = Path(tempfile.gettempdir()) / f"sweep-torch-{os.getuid()}-{run}.board"
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
