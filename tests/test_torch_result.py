@@ -18,7 +18,7 @@ from measured_runs import CPU, document
 
 from sweep.errors import InputError
 from sweep.intervals import t_interval
-from sweep.torch_runner import command, decision, makespan, result
+from sweep.torch_runner import command, decision, launch, makespan, result
 from sweep.torch_runner.devices import Device
 from sweep.torch_runner.group import Place
 from sweep.torch_runner.job import Job
@@ -516,6 +516,43 @@ def test_file__a_failure_compares_nothing(tmp_path):
     found["decision"] = "confirmed"
     with pytest.raises(InputError, match="decision"):
         result.check(found, "it")
+
+
+def test_file__a_failure_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    report = document(output=folder)
+    folder.write_text("in the way")
+    why = f"The result cannot be written to '{report.path}': Not a directory."
+    assert report.write_failure(Failure(1, "it died")) == f"Rank 1 failed: it died. {why}"
+    # sweep validate says it, once.
+    monkeypatch.setenv("SWEEP_VALIDATE", str(tmp_path / "unwritten"))
+    assert report.write_failure(Failure(1, "it died")) == report.write_failure(Failure(None, "lost")) == ""
+    said = launch._what_failed(report.path, "0-", {}, tmp_path / "unwritten")
+    assert said == f"Rank 1 failed: it died. {why}"
+
+
+def test_file__a_failure_beside_a_result_of_another_run_is_said(tmp_path):
+    report = document(output=tmp_path)
+    report.document["run_id"] = "another"
+    report.write()
+    said = document(output=tmp_path).write_failure(Failure(1, "it died"))
+    assert said.startswith(f"Rank 1 failed: it died. The result '{report.path}' exists")
+    assert result.read(report.path)["run_id"] == "another"
+
+
+def test_file__no_place_for_it(tmp_path):
+    (tmp_path / "out").write_text("in the way")
+    for folder in (tmp_path / "out", tmp_path / "out" / "deeper"):
+        report = document(output=folder)
+        with pytest.raises(InputError, match="cannot be written to .* is not a folder"):
+            report.refuse_if_taken()
+        with pytest.raises(InputError, match="cannot be written to .*: Not a directory"):
+            report.write()
+    if os.getuid():
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        with pytest.raises(InputError, match="is closed to writing"):
+            document(output=closed).refuse_if_taken()
 
 
 def test_file__history_is_kept(tmp_path):

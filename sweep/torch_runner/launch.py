@@ -39,10 +39,11 @@ def launch(job: Job, arguments: list[str], ranks: int) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     run_id = uuid.uuid4().hex
-    os.environ[QUIET] = "1"
     # torchrun would set it too, and say so at length.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with _quiet_logging(), tempfile.TemporaryDirectory(prefix="sweep-validate-") as logs:
+        unwritten = Path(logs) / "unwritten"
+        os.environ[QUIET] = str(unwritten)
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -58,7 +59,7 @@ def launch(job: Job, arguments: list[str], ranks: int) -> None:
         try:
             elastic_launch(config, sys.executable)("-m", "sweep.torch_runner", *arguments)
         except ChildFailedError as error:
-            raise RunFailed(_what_failed(job.result_path, run_id, error.failures)) from None
+            raise RunFailed(_what_failed(job.result_path, run_id, error.failures, unwritten)) from None
         except SignalException as error:
             raise KeyboardInterrupt(f"stopped by {error.sigval.name}; the ranks have ended") from None
 
@@ -78,19 +79,23 @@ def ranks_of(job: Job) -> int:
     """Return how many processes a job needs, after checking all of it that needs no device."""
     from sweep.torch_runner.points import plan_for
 
-    if job.result_path.exists() and not job.force:
-        raise result.Exists(result.taken(job.result_path))
+    result.refuse_place(job.result_path, force=job.force)
     return plan_for(job).ranks
 
 
-def _what_failed(path: Path, run_id: str, failures: dict[int, object]) -> str:
-    """Return the failure that the ranks wrote, else which of them ended first; "" after a refusal, which is said."""
+def _what_failed(path: Path, run_id: str, failures: dict[int, object], unwritten: Path) -> str:
+    """Return the failure that the ranks wrote, else what they could not write, else which of them ended first.
+
+    "" after a refusal, which is said.
+    """
     try:
         document = result.read(path)
     except InputError:
         document = {}
     if document.get("failure") and str(document.get("run_id", "")).startswith(run_id):
         return f"{failure_text(document['failure'])} Wrote {path}."
+    if unwritten.exists():
+        return unwritten.read_text(encoding="utf-8")
     first = min(failures.values(), key=lambda failure: getattr(failure, "timestamp", 0), default=None)
     rank, code = getattr(first, "global_rank", "?"), getattr(first, "exitcode", None)
     return "" if code == 1 else f"Rank {rank} ended with exit code {code} and left no result."

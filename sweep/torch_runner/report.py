@@ -15,7 +15,7 @@ from sweep.torch_runner.devices import CPU_EVIDENCE, unknown_hardware
 from sweep.torch_runner.job import Job
 from sweep.torch_runner.watch import Failure, run_id
 
-#: Set by `sweep validate`, which says itself in one sentence what failed.
+#: Set by `sweep validate`, which says itself in one sentence what failed: the file for what cannot be written elsewhere.
 QUIET = "SWEEP_VALIDATE"
 
 
@@ -63,9 +63,8 @@ class Report:
         }
 
     def refuse_if_taken(self) -> None:
-        """Raise `InputError` when a result of this label exists and is not to be replaced."""
-        if self.path.exists() and not self.force:
-            raise result.Exists(result.taken(self.path))
+        """Raise `InputError` when a result of this label exists and is not to be replaced, or none can be written."""
+        result.refuse_place(self.path, force=self.force)
 
     def decide(self, verdicts: list[decision.Verdict]) -> None:
         """Set the decision that follows from the verdicts."""
@@ -84,16 +83,29 @@ class Report:
             "decision": decision.NOT_COMPARED,
             "decision_reasons": [failure_text(failure._asdict())],
         }
-        if self.force:
-            with contextlib.suppress(InputError):
-                if result.read(self.path)["run_id"] == self.document["run_id"]:
-                    return ""
+        said = failure_text(failure._asdict())
+        quiet = os.environ.get(QUIET)
+        if self._is_written():
+            return ""
         try:
             result.write(document, self.path, force=self.force)
-        except result.Exists:
-            return ""
-        said = f"{failure_text(failure._asdict())} Wrote {self.path}."
-        return "" if os.environ.get(QUIET) else said
+        except Exception as error:
+            if self._is_written():
+                return ""
+            said = f"{said} {error}"
+            if quiet:
+                # The first rank's sentence stands.
+                with contextlib.suppress(FileExistsError), open(quiet, "x", encoding="utf-8") as file:
+                    file.write(said)
+                return ""
+            return said
+        return "" if quiet else f"{said} Wrote {self.path}."
+
+    def _is_written(self) -> bool:
+        """Return whether a result of this very run is there."""
+        with contextlib.suppress(InputError):
+            return bool(result.read(self.path)["run_id"] == self.document["run_id"])
+        return False
 
 
 def failure_text(failure: dict[str, Any]) -> str:

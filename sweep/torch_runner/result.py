@@ -43,7 +43,15 @@ def write(document: Document, path: Path, *, force: bool = False) -> None:
     document = json.loads(json.dumps(_finite(document)))
     check(document, str(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not `exist_ok`: where a file stands in place of the folder, that would raise what a taken name raises.
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+    except FileExistsError:
+        # Another rank made it in between, or it is no folder, which shows next.
+        pass
+    except OSError as error:
+        raise InputError(_unwritable(path, error.strerror)) from error
+    try:
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
         try:
             partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -57,7 +65,7 @@ def write(document: Document, path: Path, *, force: bool = False) -> None:
     except FileExistsError:
         raise Exists(taken(path)) from None
     except OSError as error:
-        raise InputError(f"The result cannot be written to {str(path)!r}: {error.strerror}.") from error
+        raise InputError(_unwritable(path, error.strerror)) from error
 
 
 def read(path: Path) -> Document:
@@ -94,6 +102,21 @@ def check(document: Any, name: str) -> None:
             missing = next(field for field in error.validator_value if field not in error.instance)
             raise InputError(f"{name} lacks the field {f'{place}.{missing}' if place else missing!r}.")
         raise InputError(f"{name}, field {place!r}: {error.message}.")
+
+
+def refuse_place(path: Path, *, force: bool) -> None:
+    """Raise `InputError` when a result cannot be put at `path`: it is taken, or its folder cannot be written to."""
+    if os.path.exists(path) and not force:
+        raise Exists(taken(path))
+    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not folder.is_dir():
+        raise InputError(_unwritable(path, f"{str(folder)!r} is not a folder"))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(_unwritable(path, f"the folder {str(folder)!r} is closed to writing"))
+
+
+def _unwritable(path: Path, why: str | None) -> str:
+    return f"The result cannot be written to {str(path)!r}: {why}."
 
 
 def taken(path: Path) -> str:

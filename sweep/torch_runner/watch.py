@@ -28,7 +28,7 @@ import psutil
 PLANNING, WORKING, WAITING, LEAVING, REFUSED = range(5)
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SLOT = np.dtype(
-    [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("what", "S400")]
+    [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("said", "i8"), ("what", "S400")]
 )
 _TICK_S = 0.1
 #: The two ends of the pipe in which arriving signals are noted, once `hold_signals` was called.
@@ -195,7 +195,8 @@ class Watch(threading.Thread):
     timeout_s
         Within which a failure has to end the run.
     write
-        Writes a `Failure` to the result file unless another rank has done so; returns a sentence for the user.
+        Writes a `Failure` to the result file unless another rank has done so; returns a sentence for the user, which
+        says so where it cannot be written.
     """
 
     def __init__(self, board: Board, timeout_s: float, write: Callable[[Failure], str]) -> None:
@@ -245,15 +246,18 @@ class Watch(threading.Thread):
         with self.ending:
             # The lowest surviving rank writes; the others only when it does not come to it.
             time.sleep(1.0 * min(self.board.place_among_survivors(failure.rank), 3))
-            sentence = ""
-            with contextlib.suppress(Exception):
+            try:
                 sentence = self.write(failure)
+            except Exception as error:
+                sentence = f"{failure.what}. {type(error).__name__}: {error}"
             for slot in self.board.slots:
                 other = slot["pid"] not in (0, os.getpid())
                 if other and slot["rank"] == failure.rank and failure.what.startswith("the process hung"):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(int(slot["pid"]), signal.SIGKILL)
-            if sentence:
+            # What cannot be written no rank finds written, and each would say it.
+            if sentence and not self.board.slots["said"].any():
+                self.board.slots["said"][self.board.mine] = 1
                 with contextlib.suppress(OSError):
                     os.write(2, (sentence + "\n").encode())
             self.board.slots["state"][self.board.mine] = LEAVING
