@@ -232,6 +232,32 @@ def test_force__a_failure_replaces_an_earlier_result_from_the_same_port(tmp_path
 
 
 @pinned
+def test_result_of_another_run_in_between__is_refused_once_and_kept(tmp_path):
+    script = tmp_path / "between.py"
+    script.write_text(
+        "import os, sweep.torch_runner.rank as r\n"
+        "from sweep.torch_runner.report import Report\n"
+        "real = r.plan_for\n"
+        "def plan_for(job, ranks):\n"
+        "    if os.environ['RANK'] == '1': job.result_path.write_text('{}')\n"
+        "    return real(job, ranks)\n"
+        "check = Report.refuse_if_taken\n"
+        "def late(report):\n"
+        "    if os.environ['RANK'] == '1': report.path.write_text('{}')\n"
+        "    check(report)\n"
+        "r.plan_for, Report.refuse_if_taken = plan_for, late\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    # Rank 0 is slower to check than rank 1 is to plan, or quicker: it refuses before the ranks meet or at the end.
+    with started(tmp_path, *TORCHRUN[:-2], str(script), *SMALL, "--repeats", "1") as process:
+        _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert err.count("exists and is not overwritten") == 1
+    assert (tmp_path / NAME).read_text() == "{}"
+
+
+@pinned
 def test_error_on_one_rank__is_named(tmp_path):
     fails = (
         "import os, runpy, sweep.torch_runner.makespan as m\n"

@@ -40,7 +40,9 @@ def run_rank(job: Job) -> None:
     watch.start()
     group = Group(place, board, job.timeout)
     try:
-        report.refuse_if_taken()
+        if place.rank == 0:
+            # It alone says why, and alone writes: another that found a result in between would refuse in silence.
+            report.refuse_if_taken()
         board.set(PLANNING)
         plan = plan_for(job, place.size)
         board.set(WORKING)
