@@ -258,6 +258,31 @@ def test_result_of_another_run_in_between__is_refused_once_and_kept(tmp_path):
 
 
 @pinned
+def test_ranks_that_read_different_streams__refuse(tmp_path):
+    script = tmp_path / "grows.py"
+    trace = tmp_path / "trace.csv"
+    trace.write_text("request_id,arrival_ms,service_ms\n" + "".join(f"{i},{5 * i},30\n" for i in range(20)))
+    script.write_text(
+        "import os, sweep.torch_runner.rank as r\n"
+        "real = r.plan_for\n"
+        "def plan_for(job, ranks):\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        object.__setattr__(job, 'trace', job.trace.with_name('grown.csv'))\n"
+        "        job.trace.write_text(job.trace.with_name('trace.csv').read_text() + '20,100,30\\n')\n"
+        "    return real(job, ranks)\n"
+        "r.plan_for = plan_for\n"
+        "from sweep.torch_runner.command import main\n"
+        "main()\n"
+    )
+    line = (*TORCHRUN[:-2], str(script), "--trace", str(trace), "--compute-dim", "64", "--repeats", "1")
+    with started(tmp_path, *line, "--policy", "round_robin") as process:
+        _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert err.count("Error: Rank 1 has another plan than rank 0") == 1
+    assert not list(tmp_path.glob("*.json"))
+
+
+@pinned
 def test_error_on_one_rank__is_named(tmp_path):
     fails = (
         "import os, runpy, sweep.torch_runner.makespan as m\n"

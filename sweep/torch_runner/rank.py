@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -98,6 +100,7 @@ def _run(job: Job, plan: MakespanPlan | ReplayPlan, group: Group, board: Board, 
     document["workload"]["dtype"] = dtype
     group.start(nccl, device.torch_device)
     names = group.gather(device.name)
+    _check_same(group, workload_of(job, plan))
     # All have opened the board by now.
     board.forget()
     # Hosts have run ids of their own; one of them replaces no failure of another.
@@ -138,6 +141,18 @@ def _run(job: Job, plan: MakespanPlan | ReplayPlan, group: Group, board: Board, 
         document["cannot_conclude"] += notes
     report.decide(verdicts)
     _together(group, report.write if place.rank == 0 else lambda: None)
+
+
+def _check_same(group: Group, workload: dict[str, object]) -> None:
+    """Raise `InputError`, on every rank, when the ranks have read different streams."""
+    text = json.dumps(workload, sort_keys=True, default=str)
+    found = group.gather(hashlib.sha256(text.encode()).hexdigest())
+    other = next((rank for rank, digest in enumerate(found) if digest != found[0]), None)
+    if other is not None:
+        raise InputError(
+            f"Rank {other} has another plan than rank 0: the trace or the Dataset changed while the ranks started; "
+            "start again when it is whole."
+        )
 
 
 def _together(group: Group, part: Callable[[], Value]) -> Value:
