@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launched import START_S, TORCHRUN, VALIDATE, at_work, ends_within, pinned, started
+from launched import START_S, TORCHRUN, VALIDATE, at_work, ends_within, pinned, ranks_of, started
 
 from sweep.torch_runner import result
 
@@ -161,6 +161,22 @@ def test_signal_to_the_launcher__ends_all(tmp_path, monkeypatch, number, launche
         assert status == 130
         assert err.strip().startswith("Interrupted: ")
         assert "Traceback" not in err
+
+
+@pinned
+def test_interrupted_while_the_ranks_import__says_one_sentence(tmp_path):
+    with started(tmp_path, *VALIDATE, *LONG) as process:
+        deadline = time.monotonic() + START_S
+        while not (ranks := ranks_of(process)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # The interpreter has started, and imports.
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        status, out, err = ends_within(process, ranks, 60)
+    assert status == 130
+    assert out == ""
+    assert err.strip().startswith("Interrupted: ")
+    assert err.strip().count("\n") == 0
 
 
 @pinned

@@ -15,9 +15,16 @@ from sweep.errors import InputError
 from sweep.torch_runner import result
 from sweep.torch_runner.job import Job
 from sweep.torch_runner.report import QUIET, failure_text
+from sweep.torch_runner.watch import SIGNALS
 
 #: Beyond what the ranks need to write a failure; then the launcher kills what is left.
 _GRACE_S = 10
+
+#: What a rank runs: a signal that comes while it still imports waits for `hold_signals` instead of ending it.
+_RANK = (
+    f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {sorted(map(int, SIGNALS))}); import runpy; "
+    "runpy.run_module('sweep.torch_runner', run_name='__main__', alter_sys=True)"
+)
 
 
 class RunFailed(Exception):
@@ -57,7 +64,7 @@ def launch(job: Job, arguments: list[str], ranks: int) -> None:
             shutdown_timeout=_GRACE_S,
         )
         try:
-            elastic_launch(config, sys.executable)("-m", "sweep.torch_runner", *arguments)
+            elastic_launch(config, sys.executable)("-c", _RANK, *arguments)
         except ChildFailedError as error:
             raise RunFailed(_what_failed(job.result_path, run_id, error.failures, unwritten)) from None
         except SignalException as error:

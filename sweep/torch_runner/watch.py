@@ -26,7 +26,8 @@ import psutil
 #: States of a rank: making its plan, busy on its own, waiting for others, leaving in good order, leaving because the
 #: job is refused.
 PLANNING, WORKING, WAITING, LEAVING, REFUSED = range(5)
-_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+#: Those that end a run.
+SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SLOT = np.dtype(
     [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("said", "i8"), ("what", "S400")]
 )
@@ -170,11 +171,13 @@ def hold_signals() -> None:
     if not _noted:
         _noted.extend(os.pipe())
         os.set_blocking(_noted[1], False)
-    for number in _SIGNALS:
+    for number in SIGNALS:
         signal.signal(number, lambda *_: None)
         # A system call of torch that a signal meets goes on: it must not fail before the watch has said why.
         signal.siginterrupt(number, False)
     signal.set_wakeup_fd(_noted[1], warn_on_full_buffer=False)
+    # Those that came before waited where `sweep validate` blocks them.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _signal_within(seconds: float) -> signal.Signals | None:
@@ -182,7 +185,7 @@ def _signal_within(seconds: float) -> signal.Signals | None:
     if not select.select(_noted[:1], [], [], seconds)[0]:
         return None
     number = os.read(_noted[0], 1)[0]
-    return signal.Signals(number) if number in _SIGNALS else None
+    return signal.Signals(number) if number in SIGNALS else None
 
 
 class Watch(threading.Thread):
