@@ -93,6 +93,8 @@ def workload_of(job: Job, plan: MakespanPlan | ReplayPlan) -> dict[str, object]:
 
 def _run(job: Job, plan: MakespanPlan | ReplayPlan, group: Group, board: Board, report: Report) -> None:
     place, document = group.place, report.document
+    if isinstance(plan, ReplayPlan) and place.size != place.local_size:
+        raise InputError("A replay needs one clock: start all ranks on one host.")
     device = Device.of(place.local_rank, place.local_size)
     nccl = device.kind == "cuda" and device.turns == 1
     dtype = job.dtype or DEFAULT_DTYPE[device.kind]
