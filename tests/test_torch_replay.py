@@ -19,7 +19,7 @@ from launched import START_S, TORCHRUN, pinned, started
 import sweep
 from sweep.errors import InputError
 from sweep.reference import load_variance_of, simulate_replica_routing, summarize_replica_service
-from sweep.torch_runner import online, rank, replay, result
+from sweep.torch_runner import online, replay, result
 from sweep.torch_runner.clock import now_ns, wait_until
 from sweep.torch_runner.command import arguments_of, main, prepared
 from sweep.torch_runner.devices import Device
@@ -29,6 +29,7 @@ from sweep.torch_runner.lines import Line, connect
 from sweep.torch_runner.measured import Served, first_in_first_out, statistics_of
 from sweep.torch_runner.points import plan_for, plan_replay
 from sweep.torch_runner.replay import Case, Replayed
+from sweep.torch_runner.rank import _run
 from sweep.torch_runner.report import Report, text_of
 from sweep.torch_runner.serve import Log, Server, products_for
 from sweep.torch_runner.watch import WORKING
@@ -717,4 +718,4 @@ def test_replay__ranks_on_several_hosts_have_no_common_clock():
     job = Job(mode="replay", requests=20)
     group = Group(Place(0, 2, 0, 1), None, 60.0)
     with pytest.raises(InputError, match="needs one clock: start all ranks on one host"):
-        rank._run(job, plan_for(job, 2), group, None, Report(job, 2))
+        _run(job, plan_for(job, 2), group, None, Report(job, 2))

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -439,6 +440,18 @@ def test_run_id__ranks_share_it_and_runs_do_not():
     assert all(name.startswith("none-29555") for name in ids[0])
 
 
+def test_board__those_left_by_killed_runs_go_after_a_day(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    now = time.time()
+    names = {f"sweep-torch-{os.getuid()}-{'a' * 16}.board": 25, f"sweep-torch-{os.getuid()}-{'b' * 16}.board": 23}
+    names |= {f"sweep-torch-{os.getuid() + 1}-{'c' * 16}.board": 25, "other.board": 25}
+    for name, hours in names.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (now - 3600 * hours,) * 2)
+    Board(0, 1, 0).forget()
+    assert {path.name for path in tmp_path.iterdir()} == set(list(names)[1:])
+
+
 def test_board__who_hangs(board):
     def silent(seconds, state):
         board.slots["progress"][1], board.slots["state"][1] = time.monotonic() - seconds, state
@@ -544,9 +557,9 @@ def test_file__no_place_for_it(tmp_path):
     (tmp_path / "out").write_text("in the way")
     for folder in (tmp_path / "out", tmp_path / "out" / "deeper"):
         report = document(output=folder)
-        with pytest.raises(InputError, match="cannot be written to .* is not a folder"):
+        with pytest.raises(InputError, match=r"cannot be written to .* is not a folder"):
             report.refuse_if_taken()
-        with pytest.raises(InputError, match="cannot be written to .*: Not a directory"):
+        with pytest.raises(InputError, match=r"cannot be written to .*: Not a directory"):
             report.write()
     if os.getuid():
         closed = tmp_path / "closed"

@@ -15,7 +15,7 @@ from sweep.torch_runner.devices import CPU_EVIDENCE, unknown_hardware
 from sweep.torch_runner.job import Job
 from sweep.torch_runner.watch import Failure, run_id
 
-#: Set by `sweep validate`, which says itself in one sentence what failed: the file for what cannot be written elsewhere.
+#: Set by `sweep validate`, which says itself in one sentence what failed: the file for what stands in no result.
 QUIET = "SWEEP_VALIDATE"
 
 

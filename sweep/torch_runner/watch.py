@@ -16,7 +16,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +29,19 @@ PLANNING, WORKING, WAITING, LEAVING, REFUSED = range(5)
 #: Those that end a run.
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _SLOT = np.dtype(
-    [("pid", "i8"), ("rank", "i8"), ("alive", "f8"), ("progress", "f8"), ("state", "i8"), ("said", "i8"), ("what", "S400")]
+    [
+        ("pid", "i8"),
+        ("rank", "i8"),
+        ("alive", "f8"),
+        ("progress", "f8"),
+        ("state", "i8"),
+        ("said", "i8"),
+        ("what", "S400"),
+    ]
 )
 _TICK_S = 0.1
+#: A board this old is of no run that still starts.
+_OLD_S = 86400.0
 #: The two ends of the pipe in which arriving signals are noted, once `hold_signals` was called.
 _noted: list[int] = []
 #: Share of the timeout after which a silent rank counts as hung; the rest is for ending the others.
@@ -70,7 +80,9 @@ class Board:
 
     def __init__(self, local_rank: int, local_size: int, rank: int) -> None:
         run = hashlib.sha256(run_id().encode()).hexdigest()[:16]
-        self.path = Path(tempfile.gettempdir()) / f"sweep-torch-{os.getuid()}-{run}.board"
+        name = f"sweep-torch-{os.getuid()}-%s.board"
+        self.path = Path(tempfile.gettempdir()) / (name % run)
+        _remove_old(self.path.parent.glob(name % "*"))
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             os.ftruncate(file, local_size * _SLOT.itemsize)
@@ -153,6 +165,14 @@ class Board:
         own = self.slots["rank"][self.mine] == failed
         before = self.slots if own else self.slots[: self.mine]
         return sum(1 for slot in before if slot["pid"] and slot["rank"] != failed and _runs(int(slot["pid"])))
+
+
+def _remove_old(boards: Iterable[Path]) -> None:
+    """Remove the boards of runs that were killed before all ranks had met, when a run gives up its board's name."""
+    for path in boards:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _OLD_S:
+                path.unlink()
 
 
 def _runs(pid: int) -> bool:
