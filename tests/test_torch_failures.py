@@ -180,6 +180,22 @@ def test_interrupted_while_the_ranks_import__says_one_sentence(tmp_path):
 
 
 @pinned
+def test_failure_that_cannot_be_written__is_said_once(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with started(folder, *VALIDATE, *LONG) as process:
+        ranks = at_work(process)
+        folder.rmdir()
+        folder.write_text("in the way")
+        ranks[1].kill()
+        status, _, err = ends_within(process, ranks, 40)
+    assert status == 1
+    assert err.count("\n") == 1
+    assert err.startswith("Error: Rank 1 failed: the process died")
+    assert f"The result cannot be written to '{folder / NAME}': Not a directory." in err
+
+
+@pinned
 def test_killed_launcher__leaves_no_rank(tmp_path):
     with started(tmp_path, *VALIDATE, *LONG) as process:
         ranks = at_work(process)

@@ -28,8 +28,8 @@ from sweep.torch_runner.job import Job
 from sweep.torch_runner.lines import Line, connect
 from sweep.torch_runner.measured import Served, first_in_first_out, statistics_of
 from sweep.torch_runner.points import plan_for, plan_replay
-from sweep.torch_runner.replay import Case, Replayed
 from sweep.torch_runner.rank import _run
+from sweep.torch_runner.replay import Case, Replayed
 from sweep.torch_runner.report import Report, text_of
 from sweep.torch_runner.serve import Log, Server, products_for
 from sweep.torch_runner.watch import WORKING
