@@ -210,7 +210,7 @@ _ROUTED = (
         "ms",
         "recovery time",
         "Time from the detection of an event until the P95 queue wait of a sliding window is within 10 % of that of "
-        "the window before the event, the longest over events; NaN if never.",
+        "the window before the event (of requests in service by then), the longest over events; NaN if never.",
         better="lower",
     ),
 )

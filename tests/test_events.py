@@ -137,6 +137,29 @@ def test_run__failures_add_their_variables():
     assert "lost_requests" not in sweep.run(work, FLEET, policy="round_robin", seed=1)
 
 
+def p95(waits):
+    return sorted(waits)[math.ceil(0.95 * len(waits)) - 1]
+
+
+def test_recovery__before_is_what_the_event_had_not_delayed():
+    """A steady wait near 145 ms; what waits at the lost replica waits far longer, but is not what was before."""
+    arrivals = [0.0] * 30 + [5.0 * i for i in range(1, 400)] + [2000.0 + 16.0 * i for i in range(300)]
+    fleet = FLEET.with_events([sweep.Down(0, 1990.0, 2600.0)], heartbeat_ms=20.0)
+    stream = sweep.Requests.from_arrays(arrivals, [10.0] * len(arrivals))
+    start = sweep.simulate(stream, fleet, policy="round_robin").start_ms.values.tolist()
+    waits = [(arrival, begin - arrival) for arrival, begin in zip(arrivals, start, strict=True)]
+    before = [wait for arrival, wait in waits if arrival >= 990.0 and arrival + wait < 1990.0]
+    assert 130.0 < p95(before) < 150.0
+    recovered = next(
+        now - 2050.0
+        for now in arrivals
+        if now >= 2050.0 and p95([wait for at, wait in waits if now - 1000.0 < at <= now]) <= 1.1 * p95(before)
+    )
+    assert recovered > 500.0
+    ds = sweep.run(sweep.Workload.fixed(stream), fleet, policy="round_robin", seed=1)
+    assert ds.recovery_ms.item() == recovered
+
+
 @pytest.mark.parametrize("policy", ["queue_aware", "least_load(signal=requests)", "shortest_expected_delay"])
 def test_nobody_foresees_an_event(policy):
     """What happens after a time changes no choice before it."""

@@ -216,12 +216,13 @@ def _p95(values, n):
 def recovery_ms(arrival, wait, start, detected, window):
     """Return how long after `detected` the P95 wait of a window is within 10 % of that before `start`; NaN if never.
 
-    A window holds the requests that arrived in the last `window` ms up to and including one arrival.
+    A window holds the requests that arrived in the last `window` ms up to and including one arrival; that before
+    `start` only those in service by then, as the event may have delayed the others.
     """
     values = np.empty(arrival.size, np.float64)
     n = 0
     for i in range(arrival.size):
-        if start - window <= arrival[i] < start:
+        if start - window <= arrival[i] < start and arrival[i] + wait[i] < start:
             values[n] = wait[i]
             n += 1
     if n == 0:

@@ -488,14 +488,16 @@ class Simulation:
 def recovery_ms(records: Sequence[Record], events: Events) -> float:
     """Return how long after an event's detection the P95 wait is back within 10 %, the longest over events.
 
-    Windows hold the requests that arrived in the last ``events.window_ms``: before the event started, and then up to
-    and including each arrival from the detection on. NaN where it never is.
+    Windows hold the requests that arrived in the last ``events.window_ms``: those that entered service before the event
+    started, and then all up to and including each arrival from the detection on. NaN where it never is.
     """
     longest = 0.0 if events.events else math.nan
     waits = [(record["arrival_ms"], record["queue_wait_ms"]) for record in records]
     for event in events.events:
         start, detected = event.start_ms, event.start_ms + events.delay_ms
-        before = [wait for arrival, wait in waits if start - events.window_ms <= arrival < start]
+        before = [
+            wait for arrival, wait in waits if start - events.window_ms <= arrival < start and arrival + wait < start
+        ]
         limit = 1.1 * nearest_rank(before, 0.95) if before else math.nan
         recovered = math.nan
         for i, (arrival, _) in enumerate(waits):
