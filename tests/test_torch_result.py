@@ -26,7 +26,7 @@ from sweep.torch_runner.job import Job
 from sweep.torch_runner.makespan import Timings
 from sweep.torch_runner.plan import plan_makespan
 from sweep.torch_runner.report import Report, text_of
-from sweep.torch_runner.watch import LEAVING, PLANNING, WAITING, WORKING, Board, Failure
+from sweep.torch_runner.watch import LEAVING, PLANNING, WAITING, WORKING, Board, Failure, Watch
 from sweep.torch_runner.work import Elapsed, Unit, calibrated_unit
 
 ROOT = Path(__file__).parents[1]
@@ -459,19 +459,31 @@ def test_board__who_hangs(board):
 
     assert silent(14, WORKING) is silent(1000, WAITING) is silent(1000, LEAVING) is None
     assert silent(16, WORKING) == Failure(5, "the process hung: no sign of life for 16 s")
-    # Planning takes 120 s or, here with 160 s, the timeout, of which 0.75 is the limit.
-    assert silent(119, PLANNING) is None
-    assert silent(121, PLANNING) == Failure(5, "the process hung: no sign of life for 121 s")
-    assert board.failure(120.0) is None
+    # The limit is 0.75 of the timeout, and planning may take all of it: 20 s.
+    assert silent(19, PLANNING) is None
+    assert silent(21, PLANNING) == Failure(5, "the process hung: no sign of life for 21 s")
+    silent(0, WORKING)
     board.set(PLANNING)
     board.slots["progress"][0] -= 200
     assert board.failure(15.0).rank == 4
 
 
+def test_watch__beats_for_a_plan_that_is_computed(board):
+    watch = Watch(board, 20.0, str)
+    board.set(PLANNING)
+    board.slots["progress"][0] = 0.0
+    watch._beat_for_the_plan()
+    assert board.slots["progress"][0] > 0
+    # No processor time since.
+    watch.main_cpu_s, board.slots["progress"][0] = math.inf, 0.0
+    watch._beat_for_the_plan()
+    assert board.slots["progress"][0] == 0
+
+
 def test_board__whom_the_others_waited_for(board):
     assert board.late() is None
     board.slots["state"][1] = PLANNING
-    assert board.late() == Failure(5, "the process hung: no plan after 0 s")
+    assert board.late() == Failure(5, "the process had no plan in time")
     board.slots["pid"][1] = 0
     assert board.late() == Failure(5, "the process did not start in time")
 
