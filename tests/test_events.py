@@ -128,6 +128,17 @@ def test_breaker__opens_then_lets_one_trial_through():
     assert refused == [arrivals, [1.0, 2.0, 12.0, 22.0]]
 
 
+@pytest.mark.parametrize("engine", ["timeline", "token_step"])
+def test_breaker__work_from_before_does_not_close_it(engine):
+    """What was queued before a drain goes on finishing, and says nothing of requests that come later."""
+    arrivals = [0.0] * 20 + [6.0 + 2.0 * i for i in range(40)]
+    stream = sweep.Requests.from_arrays(arrivals, [10.0] * 60, prompt_tokens=[1000] * 20 + [1] * 40)
+    fleet = FLEET.with_events([sweep.Drain(0, 5.0, 1e6)], heartbeat_ms=1e5, breaker=sweep.Breaker(2, 30.0))
+    ds = sweep.simulate(stream, fleet, policy="round_robin", engine=engine)
+    # The first one sent again takes a turn of replica 1. Two failures open the breaker until 38, each trial for 30 more.
+    assert ds.arrival_ms.values[ds.attempts.values == 2].tolist() == [6.0, 8.0, 38.0, 68.0]
+
+
 def test_run__failures_add_their_variables():
     work = sweep.Workload.poisson(requests=400, utilisation=0.5, replicas=2, sessions=40, prefixes=40)
     fleet = FLEET.with_events([sweep.Down(0, 300.0, 600.0)])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sweep.kernels.jit import inlined, kernel
-from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, TRIAL_UNTIL, advance, crash
+from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, TRIAL, TRIAL_UNTIL, advance, crash
 from sweep.kernels.statistics import _select
 
 
@@ -95,14 +95,18 @@ def next_crash(outages, r, t):
 
 
 @inlined
-def count_failure(outages, seen, k, r, t):
-    """Let the breaker of a router count that a replica failed it at `t`."""
+def count_failure(outages, seen, k, r, i, t):
+    """Let the breaker of a router count that request `i` failed at a replica; one that is open waits for its trial."""
     if outages.breaker_failures > 0:
-        seen[FAILURES, k, r] += 1
-        on_trial = seen[OPEN_UNTIL, k, r] > -np.inf
-        if on_trial or seen[FAILURES, k, r] >= outages.breaker_failures:
+        if seen[OPEN_UNTIL, k, r] == -np.inf:
+            seen[FAILURES, k, r] += 1
+            opens = seen[FAILURES, k, r] >= outages.breaker_failures
+        else:
+            opens = seen[TRIAL, k, r] == i
+        if opens:
             seen[OPEN_UNTIL, k, r] = t + outages.breaker_ms
             seen[TRIAL_UNTIL, k, r] = -np.inf
+            seen[TRIAL, k, r] = -np.inf
 
 
 @inlined

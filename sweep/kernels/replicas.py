@@ -28,8 +28,8 @@ HEAD, TAIL, LAG, COUNT, HELD = range(5)
 BEGIN, FINISH, BELIEF = range(3)
 FOLLOWING, REQUEST, ROUTER = range(3)
 #: Rows of ``seen``: believed work and time in service of what finished, both fading, and since when; and the breaker:
-#: failures in a row, until when it is open, until when the fate of a trial is unknown.
-SEEN_WORK, SEEN_TIME, SEEN_AT, FAILURES, OPEN_UNTIL, TRIAL_UNTIL = range(6)
+#: failures in a row, until when it is open, until when the fate of a trial is unknown, and which request is the trial.
+SEEN_WORK, SEEN_TIME, SEEN_AT, FAILURES, OPEN_UNTIL, TRIAL_UNTIL, TRIAL = range(7)
 #: Rows of ``piece``.
 START, SPEED = range(2)
 
@@ -57,7 +57,7 @@ def new_queues(replicas, entries, routers):
     state[LAG_BEGIN:] = np.inf
     index = np.zeros((5, replicas), np.int64)
     index[HEAD : LAG + 1] = -1
-    seen = np.zeros((6, routers, replicas), np.float64)
+    seen = np.zeros((7, routers, replicas), np.float64)
     seen[OPEN_UNTIL:] = -np.inf
     return state, index, np.empty((3, entries), np.float64), np.empty((3, entries), np.int64), seen
 
@@ -144,6 +144,14 @@ def append(e, r, i, router, begin, took, tokens, error, belief, state, index, sp
 
 
 @inlined
+def count_success(seen, k, r, i):
+    """Let the breaker of a router count that request `i` finished at a replica: an open one waits for its trial's."""
+    if seen[OPEN_UNTIL, k, r] == -np.inf or seen[TRIAL, k, r] == i:
+        seen[FAILURES, k, r] = 0.0
+        seen[OPEN_UNTIL, k, r] = -np.inf
+
+
+@inlined
 def advance(r, t, state, index, span, link, seen, fading, tokens, service, error):
     """Take off a queue what has finished by `t`; its routers see it finish."""
     while state[NEXT_FINISH, r] <= t:
@@ -169,8 +177,7 @@ def advance(r, t, state, index, span, link, seen, fading, tokens, service, error
             seen[SEEN_WORK, k, r] = seen[SEEN_WORK, k, r] * kept + service[i] * error[i]
             seen[SEEN_TIME, k, r] = seen[SEEN_TIME, k, r] * kept + took
             seen[SEEN_AT, k, r] = span[FINISH, e]
-        seen[FAILURES, k, r] = 0.0
-        seen[OPEN_UNTIL, k, r] = -np.inf
+        count_success(seen, k, r, i)
 
 
 @kernel

@@ -72,6 +72,7 @@ from sweep.kernels.replicas import (
     OPEN_UNTIL,
     REQUEST,
     SPEED,
+    TRIAL,
     TRIAL_UNTIL,
     advance,
     append,
@@ -314,7 +315,7 @@ def run_router(
         refused = failed >= 0
         while True:
             if refused:
-                count_failure(outages, seen, k, failed, now)
+                count_failure(outages, seen, k, failed, i, now)
                 if attempts[i] >= outages.retries:
                     lost[i] = True
                     break
@@ -519,6 +520,7 @@ def run_router(
                 present = j < outages.first[r + 1] and outages.start[j] <= now
                 sent_to[i, 0] = r
                 sent[i] += 1
+                seen[TRIAL, k, r] = i if seen[OPEN_UNTIL, k, r] > -np.inf else -np.inf
                 if present:
                     misrouted[i] = True
                     if outages.drain[j]:

@@ -5,12 +5,10 @@ State stands in arrays with named rows, as in `sweep.kernels.replicas`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from sweep.kernels.codes import OWN_UNTIL_SEEN
 from sweep.kernels.failures import push
 from sweep.kernels.jit import kernel
-from sweep.kernels.replicas import FAILURES, OPEN_UNTIL, own_unseen_load
+from sweep.kernels.replicas import count_success, own_unseen_load
 from sweep.kernels.token_step import BATCH
 
 #: Rows of ``state``, by replica: tokens and requests in service and queued, and the tokens served so far.
@@ -60,8 +58,7 @@ def serve(r, s, capacity, tokens, ready, router, state, queue, behind, entered, 
         queue[BEFORE, r] += tokens[i]
         queue[FRONT, r] = behind[i]
         state[SERVING, r] -= 1
-        seen[FAILURES, router[i], r] = 0.0
-        seen[OPEN_UNTIL, router[i], r] = -np.inf
+        count_success(seen, router[i], r, i)
         finished += 1
     return finished
 

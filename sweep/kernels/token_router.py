@@ -33,7 +33,7 @@ from sweep.kernels.codes import (
 from sweep.kernels.failures import cold_since, count_failure, fill_up, known_up, new_later, next_chance, pop, push
 from sweep.kernels.jit import kernel
 from sweep.kernels.random import uniform
-from sweep.kernels.replicas import OPEN_UNTIL, TRIAL_UNTIL, own_load, speed_at
+from sweep.kernels.replicas import OPEN_UNTIL, TRIAL, TRIAL_UNTIL, own_load, speed_at
 from sweep.kernels.rules import Choice, at_random, first_on_ring, inversely, least, of_some, smooth, walk_ring
 from sweep.kernels.token_replicas import (
     BEFORE,
@@ -138,7 +138,7 @@ def run_token_router(
     state = np.zeros((5, replicas), np.int64)
     queue = np.full((4, replicas), -1, np.int64)
     queue[BEFORE] = 0
-    seen = np.zeros((6, routers, replicas), np.float64)
+    seen = np.zeros((7, routers, replicas), np.float64)
     seen[OPEN_UNTIL:] = -np.inf
     later = new_later(n if eventful else 0)
     behind = np.full(n, -1, np.int64)
@@ -241,7 +241,7 @@ def run_token_router(
             refused = failed >= 0
             while True:
                 if refused:
-                    count_failure(outages, seen, k, failed, s)
+                    count_failure(outages, seen, k, failed, i, s)
                     if attempts[i] >= outages.retries:
                         lost[i] = True
                         break
@@ -329,6 +329,7 @@ def run_token_router(
                 replica[i] = r
                 route[i] = reason
                 sent[i] += 1
+                seen[TRIAL, k, r] = i if seen[OPEN_UNTIL, k, r] > -np.inf else -np.inf
                 if session[i] >= 0:
                     owners[k, session[i]] = r
                 j = outage[r]

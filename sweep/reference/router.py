@@ -56,6 +56,7 @@ class Router:
         self.failures = [0] * replicas
         self.open_until: list[float | None] = [None] * replicas
         self.trial_until: list[float | None] = [None] * replicas
+        self.trial: list[int | None] = [None] * replicas  # the request let through to see whether the replica is back
 
     def measured(self, r: int) -> float:
         """Return the speed of a replica as this router measured it."""
@@ -65,6 +66,23 @@ class Router:
         """Return whether the breaker lets a request through to a replica."""
         opened, trial = self.open_until[r], self.trial_until[r]
         return opened is None or (now >= opened and (trial is None or now >= trial))
+
+    def sends(self, i: int, r: int) -> None:
+        """Note that a request goes to a replica; where the breaker is open, it is the trial."""
+        if self.open_until[r] is not None:
+            self.trial[r] = i
+
+    def succeeds(self, i: int, r: int) -> None:
+        """Close the breaker if that was the trial; where it is closed, begin to count anew."""
+        if self.open_until[r] is None or self.trial[r] == i:
+            self.failures[r], self.open_until[r], self.trial[r] = 0, None, None
+
+    def fails(self, i: int, r: int, most: int, until: float) -> None:
+        """Open the breaker `until` then at `most` failures in a row, and again where that was the trial."""
+        if self.open_until[r] is None:
+            self.failures[r] += 1
+        if self.trial[r] == i or (self.open_until[r] is None and self.failures[r] >= most):
+            self.open_until[r], self.trial_until[r], self.trial[r] = until, None, None
 
 
 class Simulation:
@@ -239,8 +257,7 @@ class Simulation:
             router.work[r] = router.work[r] * kept + job.guess
             router.time[r] = router.time[r] * kept + (job.finish - job.begin)
             router.at[r] = job.finish
-        router.failures[r] = 0
-        router.open_until[r] = None
+        router.succeeds(job.index, r)
 
     # --- What a router believes ---------------------------------------------------------------------------------------
 
@@ -356,6 +373,7 @@ class Simulation:
         if i in self.sent_to:
             self.outcome.retried.add(i)
         self.sent_to[i] = chosen
+        router.sends(i, chosen)
         down = server.down_at(now)
         if down or server.draining_at(now):
             self.outcome.misrouted.add(i)
@@ -385,10 +403,7 @@ class Simulation:
         router, breaker = self.routers[self.assigned[i]], self.events.breaker
         self.rows[i] = None
         if breaker:
-            router.failures[failed] += 1
-            if router.open_until[failed] is not None or router.failures[failed] >= breaker.failures:
-                router.open_until[failed] = now + breaker.cooldown_ms
-                router.trial_until[failed] = None
+            router.fails(i, failed, breaker.failures, now + breaker.cooldown_ms)
         if self.attempts[i] >= self.events.retries:
             self.outcome.lost.add(i)
             return

@@ -177,8 +177,7 @@ class StepSimulation:
             del replica.left[i]
             self.outcome.finished.add(i)
             router = self.routers[self.assigned[i]]
-            router.failures[replica.number] = 0
-            router.open_until[replica.number] = None
+            router.succeeds(i, replica.number)
 
     # --- What a router believes ---------------------------------------------------------------------------------------
 
@@ -235,6 +234,7 @@ class StepSimulation:
         if i in self.sent_to:
             self.outcome.retried.add(i)
         self.sent_to[i], self.reason[i] = chosen, reason
+        router.sends(i, chosen)
         if session is not None:
             router.owners[session] = chosen
         down = replica.outage_at(step, "downs")
@@ -290,10 +290,7 @@ class StepSimulation:
         assert self.events is not None
         router, breaker = self.routers[self.assigned[i]], self.events.breaker
         if breaker:
-            router.failures[failed] += 1
-            if router.open_until[failed] is not None or router.failures[failed] >= breaker.failures:
-                router.open_until[failed] = step + math.ceil(breaker.cooldown_ms / self.step_ms)
-                router.trial_until[failed] = None
+            router.fails(i, failed, breaker.failures, step + math.ceil(breaker.cooldown_ms / self.step_ms))
         if self.attempts[i] >= self.events.retries:
             self.outcome.lost.add(i)
             return
