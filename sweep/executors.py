@@ -37,6 +37,8 @@ _TOLD = 3
 _MOST_REBUILDS = 3
 # How often a process of our pool looks whether to end, and what a kernel has to come to its own end after a stop.
 _LOOK_S, _GRACE_S = 0.1, 0.5
+# What a terminal or a job manager sends to a whole group, and how long a worker waits for its parent to act on it.
+_SIGNALS, _SPARED_S = (signal.SIGINT, signal.SIGTERM), 2.0
 Answer = TypeVar("Answer")
 _GUARD = 'A script that starts processes needs `if __name__ == "__main__":` around its main part.'
 
@@ -136,8 +138,8 @@ class _Processes:
         )
 
     def submit(self, task: Task) -> Future[Done]:
-        # A worker that is started now inherits the mask: Ctrl-C is the parent's affair from its first moment.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        # A worker that is started now inherits the mask: signals to all are the parent's affair from its first moment.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             return self.pool.submit(_perform_here, task)
         finally:
@@ -165,10 +167,19 @@ def _start_worker(job: bytes, stop: Flag) -> None:
     """Prepare a process of our pool: the parent handles Ctrl-C, and a worker outlives neither it nor a stop."""
     global _here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker that dies before its parent has told it to stop breaks the pool, which then leaves semaphores behind.
+    signal.signal(signal.SIGTERM, _end_later)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     # An interpreter takes as long to clear away its compiled code as a stop may take.
     atexit.register(os._exit, 0)
     _here = pickle.loads(job), stop
     threading.Thread(target=_end_in_time, args=(stop,), daemon=True).start()
+
+
+def _end_later(*_: Any) -> None:
+    timer = threading.Timer(_SPARED_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 def _end_in_time(stop: Flag) -> None:

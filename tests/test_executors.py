@@ -205,8 +205,9 @@ def test_processes__of_a_script_without_a_main_guard(tmp_path: Path) -> None:
     assert 'needs `if __name__ == "__main__":` around its main part' in found.stderr.splitlines()[-1]
 
 
-def test_processes__ctrl_c_at_the_terminal_stops_them_quietly(tmp_path: Path) -> None:
-    """A terminal sends the signal to the whole group: the workers ignore it, the parent stops them."""
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_processes__a_signal_to_all_stops_them_quietly(tmp_path: Path, sent: signal.Signals, status: int) -> None:
+    """A terminal, or a job manager, sends the signal to the whole group: the parent stops the workers."""
     store = tmp_path / "out.zarr"
     line = [sys.executable, "-m", "sweep", "run", "--requests", "2000", "--seeds", "20000", "--slack", "0:70:10"]
     line += ["--executor", "processes", "--workers", "2", "--block-seeds", "4", "-q", "-o", str(store)]
@@ -217,9 +218,9 @@ def test_processes__ctrl_c_at_the_terminal_stops_them_quietly(tmp_path: Path) ->
         while not stored(store, 100)() and time.monotonic() < until:
             time.sleep(0.02)
         workers = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, sent)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert err.strip().count("\n") == 0 and err.strip().startswith("Interrupted: ")
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert workers and not alive
