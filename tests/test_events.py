@@ -135,7 +135,7 @@ def test_breaker__work_from_before_does_not_close_it(engine):
     stream = sweep.Requests.from_arrays(arrivals, [10.0] * 60, prompt_tokens=[1000] * 20 + [1] * 40)
     fleet = FLEET.with_events([sweep.Drain(0, 5.0, 1e6)], heartbeat_ms=1e5, breaker=sweep.Breaker(2, 30.0))
     ds = sweep.simulate(stream, fleet, policy="round_robin", engine=engine)
-    # The first one sent again takes a turn of replica 1. Two failures open the breaker until 38, each trial for 30 more.
+    # The first one sent again takes replica 1's turn. Two failures open the breaker until 38, each trial for 30 more.
     assert ds.arrival_ms.values[ds.attempts.values == 2].tolist() == [6.0, 8.0, 38.0, 68.0]
 
 
