@@ -20,7 +20,7 @@ from sweep.torch_runner.job import Job
 from sweep.torch_runner.plan import COSTS, MakespanPlan
 from sweep.torch_runner.points import ReplayPlan, plan_for
 from sweep.torch_runner.report import Report, text_of
-from sweep.torch_runner.watch import PLANNING, WORKING, Board, Watch, hold_signals
+from sweep.torch_runner.watch import PLANNING, Board, Watch, hold_signals
 from sweep.torch_runner.work import DEFAULT_DTYPE, Work, calibrated_unit
 
 
@@ -45,9 +45,9 @@ def run_rank(job: Job) -> None:
         if place.rank == 0:
             # It alone says why, and alone writes: another that found a result in between would refuse in silence.
             report.refuse_if_taken()
+        # And what comes before the ranks meet: importing torch takes seconds, more on a busy machine.
         board.set(PLANNING)
         plan = plan_for(job, place.size)
-        board.set(WORKING)
         report.document["workload"] |= workload_of(job, plan)
         _run(job, plan, group, board, report)
     except PeerLost:
