@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -214,9 +213,12 @@ def test_killed_launcher__leaves_no_rank(tmp_path):
         ("plan_for", "start", "nothing matches"),
         ("plan_for", "plan_for", "nothing matches"),
         ("options", "start", "--repeats"),
+        ("ranks", "start", "--ranks is 3"),
     ],
 )
-def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late, refuses, slept_in, said):
+def test_refusal__is_said_once_whichever_rank_is_late(
+    tmp_path, tmp_path_factory, monkeypatch, late, refuses, slept_in, said
+):
     text = (
         "import os, time\n"
         "def sleeps(where):\n"
@@ -233,15 +235,16 @@ def test_refusal__is_said_once_whichever_rank_is_late(tmp_path, late, refuses, s
     )
     script = tmp_path / "refuses.py"
     script.write_text(text)
-    boards = set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board"))
-    wrong = ["--repeats", "0"] if refuses == "options" else []
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    wrong = {"options": ["--repeats", "0"], "ranks": ["--ranks", "3"]}.get(refuses, [])
     with started(tmp_path, *TORCHRUN[:-2], str(script), *wrong) as process:
         _, err = process.communicate(timeout=START_S)
     assert process.returncode == 1
     assert err.count(f"Error: {said}") == 1
     script.unlink()
     assert not list(tmp_path.iterdir())
-    assert set(Path(tempfile.gettempdir()).glob("sweep-torch-*.board")) <= boards
+    assert not list(temporary.glob("sweep-torch-*.board"))
 
 
 def test_force__a_failure_replaces_an_earlier_result_from_the_same_port(tmp_path):

@@ -454,11 +454,8 @@ def test_router__hands_an_error_to_the_serving_thread():
 
 def test_online__where_it_is_not_possible():
     (point,) = plan_replay(Job(mode="replay", policy=("queue_aware",))).points
-    board = None
-    alone = Group(Place(0, 2, 0, 2), board, 60.0)
-    assert online.why_not(point, alone, turns=1) == ""
-    assert "in turn" in online.why_not(point, alone, turns=2)
-    assert "several hosts" in online.why_not(point, Group(Place(0, 2, 0, 1), board, 60.0), turns=1)
+    assert online.why_not(point, turns=1) == ""
+    assert "in turn" in online.why_not(point, turns=2)
 
 
 def test_line__carries_whole_messages_and_says_when_the_other_end_is_gone():
@@ -630,21 +627,6 @@ def test_replay__begins_when_the_last_rank_has_come():
         # A delay of 1000 ms before the start would be a wait on rank 1, from its first request on.
         first = SCALE * (once.served.start - once.served.arrival)[:2].max()
         assert max(first, once.late_ms.max()) < 500, case.routing
-
-
-@pytest.mark.parametrize(("local_size", "shared"), [(2, True), (1, False)])
-def test_replay__hosts_share_no_clock(local_size, shared):
-    class Told(Group):
-        def barrier(self):
-            pass
-
-        def from_first(self, value):
-            return value + 3_600_000_000_000
-
-    before = now_ns()
-    begin = replay._agreed_start(Told(Place(1, 2, 0, local_size), None, 60.0))
-    assert (begin - before > 3_600_000_000_000) is shared
-    assert begin > before
 
 
 def test_replay__rank_that_is_late_for_the_start_is_inconclusive():

@@ -30,12 +30,10 @@ _LEARNS = 0.2
 _BEAT_S = 0.5
 
 
-def why_not(point: Point, group: Group, turns: int) -> str:
+def why_not(point: Point, turns: int) -> str:
     """Return why a point cannot be routed online here, "" when it can."""
     if turns > 1:
         return "ranks that share a device are run in turn"
-    if group.place.size != group.place.local_size:
-        return "ranks on several hosts share no clock"
     if point.policy.rule.function is None and point.policy.name not in reference.STRATEGIES:
         return f"the policy {point.policy.name!r} has no rule for one request at a time"
     return ""

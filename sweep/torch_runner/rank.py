@@ -34,6 +34,7 @@ def run_rank(job: Job) -> None:
     """
     place = Place.of_environment()
     if job.ranks not in (None, place.size):
+        refuse_together()
         raise InputError(f"--ranks is {job.ranks}, but {place.size} were started; leave it out, or start as many.")
     hold_signals()
     board = Board(place.local_rank, place.local_size, place.rank)

@@ -91,7 +91,7 @@ def measure(
     """Replay every point as often as asked; collective. Return the cases, and why some were not routed online."""
     server = Server(work, board)
     cases = [Case(point, PLANNED, []) for point in plan.points]
-    reasons = {point.name: online.why_not(point, group, device.turns) for point in plan.points}
+    reasons = {point.name: online.why_not(point, device.turns) for point in plan.points}
     cases += [Case(point, ONLINE, []) for point in plan.points if not reasons[point.name]]
     board.set(WAITING)
     simulated = {point.name: point.simulated() for point in plan.points}
@@ -116,11 +116,9 @@ def measure(
 
 
 def _agreed_start(group: Group) -> int:
-    """Return when all ranks begin [ns of this host's clock]: a little after the last of them has come; collective."""
+    """Return when all ranks begin [ns of their host's clock]: a little after the last of them has come; collective."""
     group.barrier()
-    begin = group.from_first(now_ns() + _LEAD_NS)
-    # Hosts share no clock, so there each rank counts from when it hears of the start.
-    return begin if group.place.size == group.place.local_size else now_ns() + _LEAD_NS
+    return group.from_first(now_ns() + _LEAD_NS)
 
 
 def _planned(plan: Served, group: Group, device: Device, server: Server, products: Array, scale: float) -> Log:
